@@ -69,7 +69,8 @@ def between_cells(results: Results) -> dict[str, Figure]:
         arms = [(one, "tied"), (two, "tied"), (one, "untied"), (two, "untied")]
         losses = measured([ARM[arm] for arm in arms], loss, results)  # [4, seeds]
         if losses is not None:
-            tied, untied = losses[0] - losses[1], losses[2] - losses[3]
+            tied_one, tied_two, untied_one, untied_two = losses
+            tied, untied = tied_one - tied_two, untied_one - untied_two
             figures[f"layers:tied:{vocabulary}"] = Figure(tuple(tied))
             figures[f"layers:untied:{vocabulary}"] = Figure(tuple(untied))
             figures[f"layers:cost:{vocabulary}"] = Figure(tuple(tied - untied))
@@ -78,7 +79,8 @@ def between_cells(results: Results) -> dict[str, Figure]:
         arms = [(large, "tied"), (large, "untied"), (small, "tied"), (small, "untied")]
         sizes = measured([ARM[arm] for arm in arms], bits, results)
         if sizes is not None:
-            difference = (sizes[0] - sizes[1]) - (sizes[2] - sizes[3])
+            large_tied, large_untied, small_tied, small_untied = sizes
+            difference = (large_tied - large_untied) - (small_tied - small_untied)
             figures[f"bits:vocabularies:{layers}"] = Figure(tuple(difference))
     return figures
 

@@ -71,7 +71,7 @@ class LoopbackHub(ThreadingHTTPServer):
         # file -> the faults of the next responses with this file, one for each
         self.faults: dict[str, list[Fault]] = defaultdict(list)
         self.requests: list[Request] = []
-        self.names_hashes = True  # those of weights
+        self.names_hashes = True  # whether its answers name the hashes of weights
         self.pause = 0.0  # seconds after every piece
         self.closing = threading.Event()  # set when the server closes
 

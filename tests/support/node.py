@@ -18,15 +18,16 @@ const print = value => console.log(JSON.stringify(value, withLists))
 """
 
 
-def run_node(script, *others, **values):
+def run_node(script, *more_modules, **values):
     """What `script` prints with print(value).
 
-    It has `input.NAME`, and the functions of the engine and of the other modules that are named.
+    It can use the values as `input.NAME`, and the functions of tokenizer.js, gpt2.js and
+    `more_modules`.
     """
     node = shutil.which("node")
     if node is None and os.environ.get("CI") != "true":
         pytest.skip("node is not installed (apt-get install nodejs)")
-    source = modules("tokenizer.js", "gpt2.js", *others) + MAIN + script
+    source = modules("tokenizer.js", "gpt2.js", *more_modules) + MAIN + script
     process = subprocess.run(
         [node, "--input-type=module", "--eval", source],
         input=json.dumps(values),
