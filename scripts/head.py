@@ -83,7 +83,7 @@ def open_arrays(folder):  # -> {name: array}; the numbers stay on the disk until
     paths = [folder / "model.safetensors"]
     index = folder / "model.safetensors.index.json"
     if not paths[0].exists() and index.exists():
-        match read_json(index):
+        match read_json(index):  # {"weight_map": {name: the part with this array}}
             case {"weight_map": {**parts}} if all(type(part) is str for part in parts.values()):
                 paths = [folder / part for part in sorted(set(parts.values()))]
             case _:
@@ -166,6 +166,7 @@ def read_tie(config, W_E, W_U):  # -> what flag, file and matrices say, and the 
         is_tied_by_default = config["model_type"] in TIED_BY_DEFAULT
         if says_tied is False or (says_tied is None and not is_tied_by_default):
             raise ValueError("config.json says untied, but the file has no output matrix")
+        # The same array: W_U is transposed here.
         return {"flag": flag, "file": "one matrix", "matrices": "W_U is W_E^T"}, W_E
     if W_U.ndim != 2 or W_U.shape[1] != W_E.shape[1]:
         raise ValueError(f"W_E {W_E.shape} and W_U^T {W_U.shape} do not fit together")
@@ -596,7 +597,7 @@ def print_examples(text, likeliest, text_of):
             line = f"  {label}"
             for token in tokens:
                 shown = json.dumps(text_of(token), ensure_ascii=False)
-                if len(line) + 2 + len(shown) <= 80:
+                if len(line) + 2 + len(shown) <= 80:  # the columns of a terminal
                     line += f"  {shown}"
             print(line)
 
@@ -617,7 +618,7 @@ def main():
         model = open_model(args.folder)
         written = args.text.read_text(encoding="utf-8")
         ids, decode = read_tokens(args.folder, model["config"]["model_type"], written)
-        text_of = cache(decode)
+        text_of = cache(decode)  # the same tokens are shown again and again
         text = count_text(ids, args.inputs)
         print(
             "Tied? The flag: {flag}. The file: {file}. So {matrices}.".format(**model["tie"])

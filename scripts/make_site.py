@@ -67,6 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder)
         write_source(source)
+        # -W --keep-going: a warning is an error, and all are shown.
         command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
         subprocess.run([*command, str(source), str(args.directory)], check=True)
     faults = list(broken_links(args.directory))

@@ -380,7 +380,7 @@ def add_training(cases: Cases, models: dict[str, GPT2]) -> None:
     for parameter in ("wte.weight", "h.0.ln_1.weight"):
         gradient = gradient_of(models["tied"], parameter, ids, targets)
         stored = f"gradient/tied/{parameter}"
-        cases.arrays[stored] = gradient
+        cases.arrays[stored] = gradient  # a port reads the gradient there: the case has its name
         cases.add(
             f"adamw/tied/{parameter}",
             "adamw",
@@ -426,6 +426,7 @@ def write_v2(directory: Path) -> None:
     add_tokenizer(cases, tokenizers)
     add_training(cases, exact)
 
+    # Weights and expected answers, each as safetensors and as JSON
     save(parameters, directory / "weights.safetensors")
     write_json_lines(document, directory / "weights.json")
     save(cases.arrays, directory / "expected.safetensors")
@@ -433,6 +434,8 @@ def write_v2(directory: Path) -> None:
     write_json_lines({**lists, **cases.others}, directory / "expected.json")
     for name, tokenizer in tokenizers.items():
         write_vocabulary(directory / name, tokenizer)
+
+    # The manifest, with the hashes of all other files
     sums = {}
     for path in sorted(directory.rglob("*.*")):
         name = path.relative_to(directory).as_posix()

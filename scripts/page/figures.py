@@ -370,7 +370,7 @@ def knows_of(models: dict[str, GPT2], corpus: Corpus) -> tuple[list[Json], dict[
                     r2 = tables[name][thing]["r2"]
                     rows.append(bar_of(f"<code>{name}</code>", more, r2, decimal(r2)))
         groups.append({"kind": head, "title": title, "rows": rows})
-        for name in ("random", "counts"):
+        for name in ("random", "counts"):  # the controls, which have no model
             controls += [of_thing["r2"] for of_thing in tables[name].values()]
     return groups, {"knows.control": decimal(max(controls))}
 
@@ -456,7 +456,7 @@ def size_texts(matrix: float) -> dict[str, str]:
         "gpt2.of-untied": with_digit(saved / untied),
         "gpt2.tied.exact": f"{tied:,}",
         "gpt2.untied.exact": f"{untied:,}",
-        "gpt2.tied.memory": f"{4 * tied / 1e6:.0f} MB",
+        "gpt2.tied.memory": f"{4 * tied / 1e6:.0f} MB",  # a float32 has 4 bytes
         "gpt2.untied.memory": f"{4 * untied / 1e6:.0f} MB",
         "gpt3.saved": millions(GPT3["vocab"] * GPT3["dim"]),
         "gpt3.share": with_digit(GPT3["vocab"] * GPT3["dim"] / GPT3["total"]),

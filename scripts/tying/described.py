@@ -37,7 +37,8 @@ def described_figures(results: Results) -> dict[str, Figure]:
         if (arm.cell, arm.name) not in tested:
             figures[f"{arm.name}:{arm.cell}"] = figure(pairs, loss)
         figures[f"bits:{arm.name}:{arm.cell}"] = figure(pairs, bits)
-        for steps, _loss in pairs[0][0]["curve"]:
+        first_tied, _ = pairs[0]
+        for steps, _loss in first_tied["curve"]:  # the curves of all runs have the same steps
             name = f"curve:{arm.name}:{arm.cell}:{steps}"
             figures[name] = figure(pairs, partial(loss_after, steps))
         if arm.name == "untied":

@@ -248,7 +248,8 @@ def do_run(run: Run, directory: Path) -> Line:
     measuring = parts.choose if is_pilot else parts.held_out
     measuring_bytes = parts.choose_bytes if is_pilot else parts.held_out_bytes
     training = Training(run)
-    curve, training_curve, recent = [], [], []
+    curve, training_curve = [], []
+    recent = []  # the losses of the steps since the last point of the curves
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # overflow, at much too high a rate

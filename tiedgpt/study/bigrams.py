@@ -197,7 +197,7 @@ def fit(  # [m, S], [S], [m, 2] -> [2]
     weights = np.array([0.0, 1.0])  # begin with the shares of the tokens in the text
     here = cross_entropies(weights, logits, log_counts, by_text)
     step = newton_step(here)
-    for _ in range(100):
+    for _ in range(100):  # the shipped models need fewer than ten
         still_to_gain = -here.gradient @ step  # nats, as the slope promises them
         if still_to_gain < 1e-10:
             break
