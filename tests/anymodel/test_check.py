@@ -1336,11 +1336,14 @@ def test_what_cannot_be_read_is_a_line_and_the_others_are_told(tmp_path, run, ch
 # Hostile files
 
 NAMES = st.sampled_from([E, H, "lm_head", "a", "", ".weight", "h.0.wte.weight", "lm_head.scales"])
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=8,
-)
+
+
+def containers(values):
+    return st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=3), values)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+JSON = st.recursive(LEAVES, containers, max_leaves=8)
 SHAPES = st.lists(st.integers(0, 3), max_size=3)
 FIELDS = ("model_type", "vocab_size", "hidden_size", FLAG, "text_config", "num_hidden_layers")
 FIELDS += ("architectures", "auto_map")
