@@ -673,7 +673,9 @@ def test_a_scheduler_that_does_not_answer_is_an_error(run, place, monkeypatch, e
 
     monkeypatch.setattr(distributed, "Client", fail)
     words = ["documents", "in.jsonl", "-m", "model", "--out", "out", "--scheduler", "tcp://x:1"]
-    assert_one_error_line(run(*words), f"no Dask scheduler at tcp://x:1: {error}")
+    code, _, err = run(*words)
+    assert code == 2
+    assert err.endswith(f"\ntiedgpt: error: no Dask scheduler at tcp://x:1: {error}\n")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
@@ -29,7 +30,8 @@ for row in re.findall(r"^\| (\[.*?) \|", TABLE, re.M):
     links = re.findall(r"\(\.\./tiedgpt/([\w.]+)/?\)", row)
     FLOORS.append(links)
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+MODULES = {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")}
+FOLDERS = {folder for module in MODULES for folder in module.parents} - {Path()}
 
 
 def room_of(module: Path) -> str:
@@ -37,11 +39,19 @@ def room_of(module: Path) -> str:
     return module.parts[0]
 
 
+def statements(block: ast.AST) -> Iterator[ast.AST]:
+    """All statements in a module, also those inside others. ast.walk goes into expressions too."""
+    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for statement in getattr(block, part, []):
+            yield statement
+            yield from statements(statement)
+
+
 @cache
 def imported_modules(module: Path) -> list[Path]:
     """The modules of the package that a module imports, also inside functions and for types."""
     imported = []
-    for node in ast.walk(ast.parse((PACKAGE / module).read_text(encoding="utf-8"))):
+    for node in statements(ast.parse((PACKAGE / module).read_text(encoding="utf-8"))):
         if not isinstance(node, ast.ImportFrom):
             continue
         if node.level == 0:
@@ -52,9 +62,9 @@ def imported_modules(module: Path) -> list[Path]:
             folder = folder.parent
         target = folder.joinpath(*(node.module or "").split("."))
         for path in chain([target], (target / alias.name for alias in node.names)):
-            if (PACKAGE / path).is_dir() and path != Path():
+            if path in FOLDERS:
                 imported.append(path)
-            elif (PACKAGE / path).with_suffix(".py").is_file():
+            elif path != Path() and path.with_suffix(".py") in MODULES:
                 imported.append(path.with_suffix(".py"))
     return imported
 
