@@ -46,9 +46,8 @@ MOST_MISTAKES = 3  # that are named together
 # With so many of the mistakes that brought the difference down most, each other one is tried. In
 # 268 pairs of mistakes, one of the two was always among the first four.
 NEAREST = 4
-MOST_ROUNDING = (
-    1 / 64
-)  # of the largest number: rounding to bfloat16 is 1 / 512, and grows in later layers
+# Of the largest number. Rounding to bfloat16 is 1 / 512 of it, and grows in later layers.
+MOST_ROUNDING = 1 / 64
 IN_FLOAT32 = "compare in float32: in rounded numbers no other mistake is looked for"
 OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
 Planted = dict[str, Wrong]  # an activation -> the function that computes the wrong one
