@@ -123,7 +123,8 @@ class Training:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.model = first_model(run)
-        first = {  # the first values of the trained parameters
+        # The first values of the trained parameters: each of them is its own source.
+        first = {
             name: array
             for name, array in self.model.parameters.items()
             if self.source(name)[0] == name
