@@ -93,6 +93,15 @@ def test_a_character_that_a_terminal_has_not_becomes_a_question_mark(monkeypatch
     assert sys.stdout.buffer.getvalue() == "caf\u00e9\n".encode()
 
 
+def test_a_terminal_keeps_its_encoding(monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert cli.main(["--version"]) == 0
+    print("caf\u00e9", flush=True)
+    assert stdout.buffer.getvalue().endswith(b"\ncaf?\n")
+
+
 def test_the_escapes_of_a_text_at_which_a_sample_stops():
     assert options.stop_text(r"a\n\r\t\\b\x") == "a\n\r\t\\b\\x"
 
@@ -176,6 +185,38 @@ def test_help_fits_narrow_terminals(run, monkeypatch, name):
     page = output(run, *name.split(), "-h")
     above_examples = page.partition("\nexamples:\n")[0]
     assert max(len(line) for line in above_examples.splitlines()) <= 60
+
+
+EOT = "<|endoftext|>"
+READERS = [  # of a special token: in a prompt, a token, or a file
+    ["generate", "-n", "1", EOT],
+    ["next", EOT],
+    ["next", "--paths", EOT],
+    ["lens", EOT],
+    ["attribute", EOT],
+    ["attribute", "a", EOT],
+    ["attribute", "a", "b", "--against", EOT],
+    ["tokenize", EOT],
+    ["score", "FILE"],
+    ["study", "--corpus", "FILE"],
+    ["train", "FILE", "--out", "new", "--from", "MODEL", "--steps", "1", "--context", "4"],
+    ["train", "HELD OUT", "--out", "new", "--from", "MODEL", "--steps", "1", "--context", "4"],
+]
+
+
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+def test_a_special_token_is_read_if_that_is_allowed(run, checkpoint, tmp_path, monkeypatch, words):
+    """The last tenth of a text to train on is held out."""
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text(EOT + "a text" * 40)
+    Path("HELD OUT").write_text("a text" * 40 + EOT)
+    Path("MODEL").symlink_to(checkpoint)
+    model = [] if words[0] == "train" else ["-m", "MODEL"]
+    code, _, err = run(*words, *model, "-q")
+    assert code == 2
+    assert f"{EOT}; to read it as that token, add --allow-special" in err
+    code, _, err = run(*words, *model, "--allow-special")
+    assert code == 0, err
 
 
 # Text that fits the terminal
