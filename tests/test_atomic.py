@@ -384,11 +384,12 @@ def test_a_process_that_is_killed_at_any_time_leaves_a_whole_checkpoint_or_none(
 
 
 @pytest.mark.parametrize("as_given", [str, Path])
-def test_what_a_killed_process_left_is_removed_whatever_names_the_target(tmp_path, as_given):
-    (tmp_path / ".out.01234567.new").mkdir()
-    (tmp_path / ".file.01234567.new").touch()
-    remove_unfinished(as_given(tmp_path / "out"))
-    remove_unfinished(as_given(tmp_path / "file"))
+@pytest.mark.parametrize("name", ["out", "two\nlines"])
+def test_what_a_killed_process_left_is_removed_whatever_names_the_target(tmp_path, as_given, name):
+    (tmp_path / f".{name}.01234567.new").mkdir()
+    (tmp_path / f".{name} file.01234567.new").touch()
+    remove_unfinished(as_given(tmp_path / name))
+    remove_unfinished(as_given(tmp_path / f"{name} file"))
     assert list(tmp_path.iterdir()) == []
 
 

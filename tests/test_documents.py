@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -28,12 +28,13 @@ import numpy as np
 import pytest
 from support.checks import peak_memory, wait_until
 from support.commands import assert_one_error_line, command
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer, documents, threads
 from tiedgpt.cli.output import ProgressBar
 from tiedgpt.documents import Block, Input
-from tiedgpt.errors import ArgumentError, TiedGPTError
+from tiedgpt.errors import ArgumentError, TiedGPTError, TiedGPTWarning
 from tiedgpt.evaluation import score
 from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import spelled_ids
@@ -719,6 +720,16 @@ def test_a_worker_with_another_version_or_model_is_refused(task):
     assert not list(out.glob("*part*"))
 
 
+def test_a_worker_does_not_warn_again(save):
+    """The process that began the run has warned of a tokenizer that is larger than the model."""
+    path = Path(save("small", random_model(replace(CONFIG, vocab_size=70))))
+    model = tiedgpt.load_model(path)
+    with pytest.warns(TiedGPTWarning):
+        tokenizer = tiedgpt.load_tokenizer(path)
+    documents.load_same.cache_clear()
+    documents.load_same(path, "tied", documents.model_sha256(model, tokenizer))
+
+
 def test_each_task_uses_one_thread_and_the_model_is_loaded_once(task, monkeypatch):
     if not threads.blas_threads():
         pytest.skip("the number of BLAS's threads cannot be set here")
@@ -793,6 +804,18 @@ def test_a_cut_gz_file_is_an_error(run_documents):
     code, _, err = run_documents(inputs=["in.jsonl"])
     assert code == 2
     assert "in.jsonl cannot be read: Compressed file ended before" in err
+
+
+@pytest.mark.parametrize(
+    ("place", "byte", "reason"), [(10, 0b111, "invalid block type"), (-5, 0, "CRC check failed")]
+)
+def test_a_damaged_gz_file_is_an_error(tmp_path, place, byte, reason):
+    """The header has ten bytes. The last eight are a checksum and the size."""
+    data = bytearray(gzip.compress(b'{"text": "abc"}\n' * 9))
+    data[place] = byte
+    (tmp_path / "in.gz").write_bytes(data)
+    with pytest.raises(TiedGPTError, match=f"in.gz cannot be read: .*{reason}"):
+        list(documents.read_blocks([input_of(tmp_path / "in.gz")]))
 
 
 def test_without_dask_the_error_says_how_to_install_it(run, place, monkeypatch):

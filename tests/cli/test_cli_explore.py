@@ -48,6 +48,7 @@ def opened(monkeypatch):
 
     class AtOnce(threading.Thread):
         def start(self):
+            assert self.daemon, "the server would wait for the browser at its end"
             self.run()
 
     def open_url(self, url, *_):

@@ -167,6 +167,20 @@ def test_list_of_the_models_here(run, checkpoint, weights):
     ]
 
 
+def test_a_folder_that_may_not_be_read_is_left_out_of_the_list(run, weights, monkeypatch):
+    iterdir = Path.iterdir
+
+    def refuse_one(folder):
+        if folder == weights / "gpt2":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return iterdir(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refuse_one)
+    code, out, err = run("list", "--json")
+    assert (code, json.loads(out)["here"]) == (0, [])
+    assert "tiedgpt: note: gpt2 is left out: [Errno 13] Permission denied: " in err
+
+
 def models_not_here(run):
     """The models that can be downloaded, as `list --json` describes them."""
     _, out, _ = run("list", "--json")
@@ -279,6 +293,12 @@ def test_resize_says_which_ids_have_no_text(run, checkpoint, tmp_path):
     expected = old.resize(300, "random", 3).parameters["wte.weight"]
     np.testing.assert_array_equal(model.parameters["wte.weight"], expected)
     assert "no text" not in run("resize", new, new + "2", "--vocab-size", "257", "--shrink")[2]
+
+
+def test_new_rows_are_the_mean_of_the_old_ones_by_default(run, checkpoint, tmp_path):
+    assert run("resize", checkpoint, str(tmp_path / "new"), "--vocab-size", "300")[0] == 0
+    new, old = tiedgpt.load_model(tmp_path / "new").W_E, tiedgpt.load_model(checkpoint).W_E
+    np.testing.assert_allclose(new[257:] - old.mean(axis=0), 0, atol=1e-6)
 
 
 @pytest.mark.parametrize("models", [[], ["gpt2", "gpt2-xl"]])
