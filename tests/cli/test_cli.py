@@ -562,6 +562,12 @@ def test_what_ctrl_c_does_before_and_after_a_command(monkeypatch, is_ignored):
     assert os.environ.pop("OPENBLAS_THREAD_TIMEOUT") == "14"
 
 
+def test_the_user_s_own_time_for_the_threads_of_blas_stays(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "3")
+    __main__.tune()
+    assert os.environ["OPENBLAS_THREAD_TIMEOUT"] == "3"
+
+
 # The first program imports a module that Ctrl-C interrupts, with an import that turns
 # KeyboardInterrupt into another error. In the second, Ctrl-C comes while Python ends. The third was
 # started so that it ignores Ctrl-C, as by `tiedgpt ... &` in a shell script.

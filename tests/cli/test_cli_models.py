@@ -40,11 +40,26 @@ def without_weights(no_models, checkpoint, monkeypatch):
 
 
 def test_params_and_tokenize_need_no_weights_of_a_model_that_is_found(
-    run, checkpoint, without_weights
+    run, checkpoint, without_weights, monkeypatch
 ):
     document = answer(run, "params", without_weights)
     assert document["tied"]["total"] == parameter_count(checkpoint)
     assert answer(run, "tokenize", "-m", without_weights, "ab")["ids"] == [64, 65]
+    monkeypatch.setenv("TIEDGPT_MODEL", without_weights)
+    assert answer(run, "params") == document
+    assert answer(run, "tokenize", "ab")["ids"] == [64, 65]
+
+
+def test_params_downloads_no_weights(run, hub_server, hub_files, weights_folder):
+    code, out, err = run("params", loopback_hub.NAME, "--json")
+    assert code == 0
+    assert f"note: downloading the vocabulary of {loopback_hub.NAME}" in err
+    document = json.loads(out)
+    assert document["tied"] == tiedgpt.count_parameters(loopback_hub.CONFIG)["tied"]
+    assert document["model"] == loopback_hub.NAME
+    assert set(visible_files(weights_folder / loopback_hub.NAME)) == {
+        name for name in hub_files if not name.endswith(".safetensors")
+    }
 
 
 @pytest.mark.parametrize("words", [["generate"], ["next"], ["score", "-"], ["lens"]])
@@ -84,6 +99,9 @@ def test_params_of_several_models(run, no_models):
     assert rows[0] == ["parameters", "gpt2", "gpt2-xl"]
     for head, row in zip(("tied", "untied"), rows[1:], strict=False):
         assert row == [head, *(f"{document[head]['total']:,}" for document in alone)]
+    for row, head in zip(rows[4:], ("tied", "untied"), strict=True):
+        shares = [document["difference"] / document[head]["total"] for document in alone]
+        assert row == ["of", head, *(f"{share:.1%}" for share in shares)]
 
 
 def test_one_layer_and_one_head_are_said_so(run, save):
