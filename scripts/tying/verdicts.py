@@ -226,18 +226,10 @@ def decided(one: Verdict) -> Verdict:
     return one
 
 
-def registered_figures(results: Results) -> dict[str, Figure]:
-    """The mean of d of each test that was run, under a name such as "P1:512-1".
-
-    Under "bits:512-1": the cost at equal width, in bits per byte.
-    """
+def verdict_figures(results: Results) -> dict[str, Figure]:
+    """The mean of d of each test that was run, under a name such as "P1:512-1"."""
     done = [one for one in verdicts(results) if one.verdict != "not run"]
-    figures = {f"{one.test.prediction}:{one.test.cell}": Figure(one.values) for one in done}
-    for cell in {cell for cell, _ in ARM}:
-        pairs = pairs_of(cell, "untied", results)
-        if pairs is not None:
-            figures[f"bits:{cell}"] = Figure(tuple(bit_differences(pairs)))
-    return figures
+    return {f"{one.test.prediction}:{one.test.cell}": Figure(one.values) for one in done}
 
 
 def print_verdicts(results: Results) -> None:
