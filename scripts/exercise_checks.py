@@ -176,7 +176,8 @@ def check_in_model(
         hidden = order[order.index(source) + 1 : order.index(kinds[0])]
         activations = {each: x for each, x in activations.items() if kind_of(each) not in hidden}
     comparison = Comparison(model, IDS, activations)
-    differing = [row for row in comparison.rows(given={}, planted={}) if row.differs]
+    rows, _ = comparison.rows(given={}, planted={})
+    differing = [row for row in rows if row.differs]
     if not differing:
         return
 
