@@ -177,7 +177,7 @@ def _download(name: str, note: Note, weights: bool) -> Path:
 
 def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
     """Fetch small files first, and the weights if they are asked for, all of one commit."""
-    recorded = ""
+    recorded = ""  # the commit of the files that are there
     if (folder / COMMIT).exists():
         recorded = (folder / COMMIT).read_text(encoding="ascii", errors="replace")
     repository = Repository(name, recorded, note)
@@ -231,6 +231,7 @@ def _locked(folder: Path, commit: str, note: Note) -> Iterator[None]:
                 fcntl.flock(record, fcntl.LOCK_EX)
         record.seek(0)
         recorded = record.read()
+        # A download writes the commit first: without one, it wrote no file but the hidden .commit.
         if recorded == "" and any(not path.name.startswith(".") for path in folder.iterdir()):
             raise CheckpointError(
                 f"{folder} has files, but not all of a model; move it away to download the model"
@@ -348,7 +349,7 @@ class Repository:
         self.url = f"{endpoint}/{repository}"
         # The name in messages: without "https://" and a password.
         self.label = re.sub(".*(//|@)", "", self.url)
-        self.was_reached = False
+        self.was_reached = False  # whether it has answered
 
     def read(self, file: str) -> bytes | None:
         """The content of a small file, verified; None if the repository has none.
@@ -548,7 +549,7 @@ class Repository:
         from requests.exceptions import ChunkedEncodingError
 
         message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
-        reason = short_repr(message, 200)
+        reason = short_repr(message, limit=200)
         for cause in causes_of(error):
             reasons = [REASONS[kind] for kind in REASONS if isinstance(cause, kind)]
             if isinstance(cause, HTTPException):  # the response has no end
@@ -592,7 +593,7 @@ class Repository:
             return False
         if code in (200, 206):
             commit = self._header(response, "X-Repo-Commit")
-            # Stay at the commit that main was at the first answer.
+            # Stay at the commit that main was at the first answer. Only that answer must name it.
             if self.revision == "main" and re.fullmatch("[0-9a-f]{40}", commit):
                 self.revision = commit
             elif self.revision == "main" or commit not in ("", self.revision):
@@ -609,7 +610,7 @@ class Repository:
         if is_of_link or code in (408, 429) or code >= 500:
             wait = response.headers.get("Retry-After", "")
             seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
-            raise Interrupted(reason, seconds)
+            raise Interrupted(reason, wait=seconds)
         advice = ""
         if code in (401, 403):
             token_advice = "and HF_TOKEN" if self.token else "or set HF_TOKEN"

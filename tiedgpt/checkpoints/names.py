@@ -315,8 +315,8 @@ def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
 
     given: by their names without a prefix (plain_name). A tensor that is not known keeps its name,
     a mask is left out.
-    join: puts such tensors side by side. Raises ArgumentError for parts of a tensor that are
-    missing or do not fit each other.
+    join: puts tensors side by side. Raises ArgumentError for parts of a tensor that are missing or
+    do not fit each other.
     """
     layout = layout_of(given)
     found: dict[str, dict[int, Any]] = {}  # our name -> the parts that are there, by place
@@ -371,7 +371,7 @@ def layout_of(given: Mapping[str, HasShape]) -> Layout:
                 fits = is_transposed == (part.form == "T")
         if fits:
             return layout
-    return candidates[0]
+    return candidates[0]  # none fits: a later check of the shapes says so
 
 
 def by_layer(ours: str, number: str, tensor: Any) -> Iterator[tuple[str, Any]]:
@@ -422,8 +422,8 @@ def joined(ours: str, places: dict[int, Any], layout: Layout, join: Join) -> Any
 def absent_biases(layout: Layout, tensors: Mapping[str, HasShape]) -> dict[str, tuple[int, ...]]:
     """The biases that a model was made without, and their shapes: they are 0.
 
-    It has no bias at all, or lacks those of a module that may be without one in this layout.
-    tensors: by our names. If other biases are missing, none is returned.
+    It has no bias at all, or lacks those of a module that may be without one in this layout. No
+    other bias that is missing is returned. tensors: by our names.
     """
     absent = {}
     present = set()  # the modules, with N, that have a bias in some layer
@@ -434,7 +434,7 @@ def absent_biases(layout: Layout, tensors: Mapping[str, HasShape]) -> dict[str, 
         elif kind == "weight" and module.startswith(("h.", "ln_f")):
             bias = f"{module}.bias"
             if bias not in tensors:
-                absent[bias] = tensor.shape[-1:]
+                absent[bias] = tensor.shape[-1:]  # a number for each column of the weight
     if not present:
         return absent
     allowed = {f"{module}.bias" for module in layout.no_bias} - present

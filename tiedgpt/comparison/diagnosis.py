@@ -177,7 +177,7 @@ def diagnose(
         if infinite.all():
             places = "everywhere"
         sentences.insert(0, f"{difference.name}: yours is {kind} {places}")
-    return Diagnosis(sentences, note, counter.tried, counter.total)
+    return Diagnosis(sentences, note, tried=counter.tried, total=counter.total)
 
 
 def first_difference(comparison: Comparison, given: Tape, planted: Planted) -> Difference | None:
@@ -219,13 +219,13 @@ def plain_diagnosis(difference: Difference) -> Diagnosis | None:
                 f", which explains {half_unit:.1e} of {error:.1e}: it computes in {dtype}, or has "
                 "another mistake"
             )
-        return Diagnosis([sentence], IN_FLOAT32)
+        return Diagnosis([sentence], note=IN_FLOAT32)
     sentence, half_unit = few_digits(theirs, ours, difference.tolerance)
     if sentence and error <= half_unit + difference.tolerance:
         return Diagnosis([f"{difference.name}: {sentence}"], note="")
     if not theirs.any():
         sentence = f"{difference.name}: yours is 0 everywhere"
-        return Diagnosis([sentence], what_to_give(difference.window))
+        return Diagnosis([sentence], note=what_to_give(difference.window))
     return None
 
 
@@ -380,7 +380,8 @@ class Search:
         return Explanation(trials, error, still_wrong)
 
     def best(self) -> tuple[Explanation | None, list[list[Trial]]]:
-        """What `explain` returns."""
+        """The best explanation so far, or None. Beside it, for each of its mistakes a list of the
+        trials that cannot be told apart."""
         if not self.explanations:
             return None, []
         best, alike = nearest_of(self.explanations, number=0)
