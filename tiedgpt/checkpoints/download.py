@@ -105,9 +105,9 @@ def find_model(
 
 
 def find_default(note: Note, weights: bool = True) -> tuple[str, Path]:
-    """What `find_model` returns, of the model that the environment variable TIEDGPT_MODEL names.
+    """The name and the path of the model that the environment variable TIEDGPT_MODEL names.
 
-    Without it, gpt2 if it is on this machine, else a shipped one.
+    Without it, gpt2 if it is on this machine, else a shipped one. Raises CheckpointError.
     """
     named = os.environ.get(DEFAULT_MODEL, "")
     if named:
@@ -384,7 +384,10 @@ class Repository:
         return self._repeat(file, lambda: self._attempt_range(file, start, stop))
 
     def _attempt_range(self, file: str, start: int, stop: int) -> tuple[bytes, int] | None:
-        """Ask once for what read_range returns. Raises Interrupted if another attempt may do."""
+        """Ask once for the bytes [start, stop) of a file, and the size of the whole.
+
+        None if the repository has no such file. Raises Interrupted if another attempt may succeed.
+        """
         with self._get(file, start, stop) as response:
             if not self._has_file(file, response):
                 return None
@@ -528,7 +531,8 @@ class Repository:
         return request
 
     def _blocks(self, file: str, response: "requests.Response") -> Iterator[bytes]:
-        """The body of a response, in pieces. Raises what _failure returns."""
+        """The body of a response, in pieces. Raises Interrupted if another attempt may succeed,
+        else CheckpointError."""
         import requests
 
         try:

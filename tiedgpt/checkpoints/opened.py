@@ -233,7 +233,7 @@ class Opened:
         """The tensors by our names and in our layout. No values are read.
 
         Masks and the tensors of other heads are left out. Raises CheckpointError if the names and
-        shapes of the others are not those of the Config.
+        shapes that are left are not those of the Config.
         """
         if self.weights_file is None and self.path.is_file():  # a config.json
             raise CheckpointError(f"{self.path} has no weights: give its directory")
@@ -352,7 +352,7 @@ class Opened:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises what read_tokenizer raises."""
+        """The tokenizer. Raises TokenizerError for a vocabulary that contradicts itself."""
         config = None
         with suppress(CheckpointError):  # a folder with a vocabulary alone has a tokenizer, too
             config = self.config_of_files

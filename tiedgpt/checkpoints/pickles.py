@@ -141,7 +141,7 @@ class StoredTensor:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    has_negative_bit: bool  # the values are those of the storage with the other sign
+    has_negative_bit: bool  # the values are the numbers of the storage with the other sign
 
 
 class Machine:

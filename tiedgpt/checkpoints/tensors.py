@@ -211,11 +211,12 @@ class Joined:
         return tuple(shape)
 
     def values(self, copy: bool = False) -> np.ndarray:
-        """The values in float32, in a new array. Raises what Tensor.values raises."""
+        """The values in float32, in a new array. Raises CheckpointError for a dtype that is not in
+        FLOATS."""
         return np.concatenate([part.values() for part in self.parts], axis=self.axis)
 
     def pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """What Tensor.pieces yields."""
+        """The values piece by piece: which of the flat values they are, and the values."""
         yield from in_pieces(self.values().reshape(-1))
 
 

@@ -108,7 +108,7 @@ class Report:
 
 
 def no_progress(tried: int, total: int) -> None:
-    """What `compare` calls before each trial if the caller does not want to know."""
+    """Called before each trial, if the caller of `compare` does not want to know of trials."""
 
 
 def compare(
@@ -123,9 +123,9 @@ def compare(
 
     theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function
     from ids to such a dict, or to logits; or a torch module: transformers', nanoGPT's or
-    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. If logits
-    have more columns than the model's, those of a padded vocabulary, the first V are compared, and
-    of the others none may be the largest of its row.
+    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. If a padded
+    vocabulary gives logits more columns than the model's V, the first V are compared, and no later
+    column may have the largest logit of its row.
 
     targets: of the shape of ids. With them, gradients of the mean loss are compared, too: arrays of
     the dict under names of parameters.

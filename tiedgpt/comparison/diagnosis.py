@@ -346,7 +346,7 @@ class Search:
             yield [(*trials, trial) for trial in self.wide]
 
     def with_planted(self, trials: Trials) -> Planted:
-        """The mistakes that are kept and those of the trials. A later one replaces an earlier."""
+        """The kept mistakes and the mistakes of the trials. A later one replaces an earlier one."""
         planted = dict(self.kept)
         for trial in trials:
             planted |= trial.planted
@@ -466,7 +466,7 @@ def describe_mistakes(
 
 
 def joined_by_or(lines: Sequence[str], first: str = "yours") -> list[str]:
-    """Sentences on "yours" of which one is true: the others than the first have "or yours"."""
+    """Sentences on "yours" of which one is true: after the first, each has "or yours"."""
     firsts = [line.replace("yours ", f"{first} ", 1) for line in lines[:1]]
     others = [line.replace("yours ", "or yours ", 1) for line in lines[1:]]
     return [*firsts, *others]

@@ -282,7 +282,7 @@ def rounding_of(  # logits [N, V] -> [N]
 ) -> Array:
     """How far rounding can move the distance of the best logit from another one, at each place.
 
-    activations: those of the ids in float32. logits: the exact ones of the last N rows.
+    activations: ours of the ids, in float32. logits: ours of the last N places, in float64.
     """
     rounded_logits = [activations["logits"]]  # as rounded as float32 is
     if precision != "float32":
