@@ -141,7 +141,10 @@ def test_a_mistake_is_named_where_it_was_made_even_if_that_was_not_recorded(sent
     ("sentence", "diagnosis"),
     [
         MISTAKES_IN_HIDDEN_PLACES[0],
-        *(pytest.param(*case, marks=SLOW) for case in MISTAKES_IN_HIDDEN_PLACES[1:]),
+        *(
+            pytest.param(*case.values, id=case.id, marks=SLOW)
+            for case in MISTAKES_IN_HIDDEN_PLACES[1:]
+        ),
     ],
 )
 def test_a_mistake_is_named_where_it_was_made_from_the_logits_alone(sentence, diagnosis):
