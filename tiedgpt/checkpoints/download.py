@@ -143,7 +143,7 @@ def download(name: str, note: Note = discard_note) -> Path:
 def offline_variable() -> str | None:
     """The environment variable that forbids downloads; None if none does.
 
-    As in huggingface_hub, the second one counts if the first one is not set or empty.
+    As in huggingface_hub, TRANSFORMERS_OFFLINE counts only if HF_HUB_OFFLINE is not set, or empty.
     """
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         value = os.environ.get(variable, "")
@@ -309,7 +309,7 @@ Answer = TypeVar("Answer")  # what an attempt returns
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that caused it: its `reason`, its arguments, and by `raise ... from`."""
+    """An error, and the errors among its `reason`, its arguments and what it was raised from."""
     yield error
     for cause in (getattr(error, "reason", None), *error.args, error.__cause__, error.__context__):
         if isinstance(cause, BaseException):

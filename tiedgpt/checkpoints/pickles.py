@@ -392,7 +392,7 @@ class ListReader:
     def seek(self, offset: int, whence: Any = os.SEEK_SET) -> int:
         try:
             self.archive.seek(offset, whence)
-        except ValueError as error:  # in its place, a file has the error that zipfile expects
+        except ValueError as error:  # a file raises OSError here, which zipfile expects
             raise OSError(f"{error}") from error
         return self.archive.tell()
 

@@ -219,7 +219,7 @@ def with_head_of(arrays: Parameters, config: Config) -> Config:
 
 
 def as_config(config: Any) -> Config:
-    """The Config that a user gives as such, as what config.json holds, or as a path of that."""
+    """The Config that a user gives: a Config, the object of a config.json, or the file's path."""
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):

@@ -372,7 +372,8 @@ def as_merges(lines: list[Any], place: str, first: int = 1) -> list[tuple[str, s
     """
     merges = []
     for number, line in enumerate(lines, start=first):
-        match line.split(" ") if isinstance(line, str) else line:
+        pair = line.split(" ") if isinstance(line, str) else line
+        match pair:
             case [str(left), str(right)] if left and right:
                 merges.append((left, right))
             case _:
@@ -573,7 +574,7 @@ def agrees(tokenizer: Tokenizer, entry: Entry) -> bool:
     if text == EOT:
         del expected["special"]  # the end of a document is special, whatever a file says
     if len(tokenizer.special_tokens) == 1:
-        del expected["normalized"]  # whether it is searched for first or last
+        del expected["normalized"]  # it is the same whether the only token is searched for first
     return all(entry.get(field, value) == value for field, value in expected.items())
 
 

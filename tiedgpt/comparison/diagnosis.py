@@ -112,8 +112,8 @@ class Counter:
     total: int = 0  # those that could be made
     is_at_limit: bool = False  # whether one more was asked for
 
-    def next(self) -> bool:
-        """Whether one more trial may be made."""
+    def begin_trial(self) -> bool:
+        """Count one more trial. False if no more may be made."""
         if self.tried == self.most:
             self.is_at_limit = True
             return False
@@ -311,7 +311,7 @@ class Search:
         # a better explanation than those of a later group.
         for group in self.groups(most):
             for trials in group:
-                if not self.counter.next():
+                if not self.counter.begin_trial():
                     return self.best()
                 explanation = self.attempt(trials)
                 if explanation is not None:
@@ -399,7 +399,7 @@ class Search:
             before, after = best.trials[:number], best.trials[number + 1 :]
             found = [best]
             for trial in self.wide:
-                if not self.counter.next():
+                if not self.counter.begin_trial():
                     break
                 explanation = self.attempt((*before, trial, *after))
                 if explanation is not None:
