@@ -52,7 +52,7 @@ class AdapterReport:
     changed: list[str] = field(default_factory=list)  # of "embedding" and "head"
     conflict: str = ""
     not_known: str = ""  # why it is not known what becomes of the tie
-    mends: list[dict[str, Any]] = field(default_factory=list)  # at most one, as those of mends.py
+    mends: list[dict[str, Any]] = field(default_factory=list)  # at most one: mends.describe_mend
 
 
 def adapter_report(
@@ -75,7 +75,7 @@ def adapter_report(
         adapter_config = model.folder.json(ADAPTER) if tensors else {}
     except CheckpointError:  # Opened.adapter says that it cannot be read
         return AdapterReport()
-    if "5" in not_measured:
+    if "5" in not_measured:  # the version with which PEFT was measured
         return AdapterReport(may_be_changed(tensors, known), not_known=not_measured["5"])
     changes = changes_of(tensors, known)
     changed = [matrix for matrix, tensor_of in changes.items() if tensor_of]
@@ -151,7 +151,7 @@ def outcome_of(
     is_usual: whether the head is one with which all changes were measured.
     """
     ways = {way for tensor_of in changes.values() for way in tensor_of}
-    if ways == {"adds"}:
+    if ways == {"adds"}:  # what is added for one use is merged into the matrix of both uses
         return "other logits"
     if len(ways) > 1 or not is_usual:
         return ""
@@ -210,7 +210,8 @@ def may_be_changed(tensors: Mapping[str, Tensor], known: ModelClass | None) -> l
 
     A matrix may be changed if any part of a tensor's name is that of the matrix's module.
     """
-    parts = {part for name in tensors if not IN_A_LAYER.search(name) for part in name.split(".")}
+    outside_layers = [name for name in tensors if not IN_A_LAYER.search(name)]
+    parts = {part for name in outside_layers for part in name.split(".")}
     return [
         matrix for matrix, last_names in names_of_modules(known).items() if parts & set(last_names)
     ]

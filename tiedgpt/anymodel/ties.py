@@ -50,7 +50,7 @@ from .matrices import (
     find_matrices,
     matrix_shape,
 )
-from .mends import FLAG, find_mends
+from .mends import FLAG, LETTER_OF_FLAG, find_mends
 
 Report = dict[str, Any]
 Readings = dict[str, str | None]  # a reader -> its reading; None if it is not known
@@ -106,62 +106,66 @@ def tie_report(name: str, model: AnyModel) -> Report:
             f"{name}: config.json names other files of weights, by transformers_weights; these are "
             "not read"
         )
+    # What config.json says, and what the files hold
     known = model_class(config)
     flag = read_flag(name, config, known)
-    has_config_alone = is_config_alone(model)
-    tensors = {} if has_config_alone else model.stored
+    tensors = {} if is_config_alone(model) else model.stored
     matrices = find_matrices(config, tensors, known)
     compared = compare_matrices(model, matrices)
-    unmeasured: str | None = "config.json alone was read"
-    if not has_config_alone:
-        unmeasured = not_measured(config, known, flag, matrices)
-        unmeasured = unmeasured or file_not_measured(model, known, matrices)
+    not_read = weights_beside(model)
+
+    # How each program reads it, or why that is not known
+    unmeasured = not_measured(model, known, flag, matrices)
     because_of_adapter = adapter_not_measured(model, matrices)
     unmeasured_versions = because_of_adapter | versions_not_measured(model, known, matrices)
-    not_read = weights_beside(model)
     file_of_others = read_by_others(model, not_read)
     has_rule = goes_by_the_flag(config, known, matrices) and not (
         file_of_others or is_inside(model)
     )
     readings, why_not_known = read(
-        known, flag, matrices, compared, unmeasured, unmeasured_versions, has_rule
+        known,
+        flag,
+        matrices,
+        compared,
+        unmeasured=unmeasured,
+        unmeasured_versions=unmeasured_versions,
+        has_rule=has_rule,
     )
+
+    # What an adapter makes of the tie
     known_readings = [reading for reading in readings.values() if reading is not None]
     says_tied = flag["tied"] or any(is_tied(reading) for reading in known_readings)
     adapter = adapter_report(model, known, matrices, says_tied, because_of_adapter)
+
+    # What contradicts what, and what to change. A mend needs all the facts: what was not measured,
+    # or not read, may be what it would change.
     conflict = describe_conflict(known, flag, matrices, compared, readings)
-    mends = adapter.mends
-    if conflict:
-        mends = []
-        is_measured = (
-            unmeasured is None and not unmeasured_versions and not compared.equal_if_rounded
-        )
-        if known is not None and is_measured and not adapter.changed and not not_read:
-            mends = find_mends(known, config, flag["word"], tensors, matrices, compared.state)
-        if not_read:  # one of them may have what is missing
-            conflict += f"; not looked at: {', '.join(not_read)} beside them"
+    mends = [] if conflict else adapter.mends
+    is_measured = unmeasured is None and not unmeasured_versions and not compared.equal_if_rounded
+    if conflict and known is not None and is_measured and not (adapter.changed or not_read):
+        mends = find_mends(known, config, flag["word"], tensors, matrices, compared.state)
+    if conflict and not_read:  # one of them may have what is missing
+        conflict += f"; not looked at: {', '.join(not_read)} beside them"
+
     report = {
         "model": name,
-        "verdict": "",
+        "verdict": "",  # below: it is made of the rest
         "flag": flag,
         "tensors": len(tensors),
         **held_report(known, matrices, compared, readings["transformers"]),
         **{reader: in_words(readings[reader]) for reader in READERS},
-        "without_class": [
-            reader
-            for reader, version in MEASURED.items()
-            if known is not None and version not in known.versions
-        ],
+        "without_class": versions_without_class(known),
         "changed_by_adapter": adapter.changed,
         "not_measured": why_not_known,
         "not_read": not_read,
         "conflict": conflict or adapter.conflict,
-        "mend": "\n".join(mend["text"] for mend in mends),
+        "mend": "\n".join(mend["text"] for mend in mends),  # for people; "mends" is for programs
         "mends": mends,
         "parameters": count_parameters(model, tensors, matrices, known, compared.state),
         "not_looked_at": not_looked_at(config) if tensors else None,
     }
     report["verdict"] = verdict(report, known)
+    # "tied" and "untied" hold for all programs: not if one may read another file, or an adapter.
     why_unsure = adapter.not_known
     if file_of_others:
         why_unsure = f"vLLM-like programs may read {file_of_others}, which was not looked at"
@@ -171,8 +175,15 @@ def tie_report(name: str, model: AnyModel) -> Report:
     return report
 
 
+def versions_without_class(known: ModelClass | None) -> list[str]:
+    """The fields of the report on a version of transformers that has not the class of the model."""
+    if known is None:
+        return []
+    return [reader for reader, version in MEASURED.items() if version not in known.versions]
+
+
 def weights_beside(model: AnyModel) -> list[str]:
-    """The files of a folder that may hold weights, and are not those that are read."""
+    """The files of a folder that may hold weights, by their names, and that were not read."""
     if not isinstance(model, Opened) or not model.has_weights or not model.path.is_dir():
         return []
     read = {tensor.file.name for tensor in model.stored.values()}
@@ -189,7 +200,7 @@ def read_by_others(model: AnyModel, not_read: list[str]) -> str:
     """
     if not isinstance(model, Opened) or not model.path.is_dir():
         return ""
-    if model.folder.has(INDEX):
+    if model.folder.has(INDEX):  # the file WEIGHTS was read, if there is one, and not the index
         return INDEX if model.folder.has(WEIGHTS) else ""
     return next((name for name in not_read if name.endswith(".safetensors")), "")
 
@@ -232,7 +243,9 @@ def size_report(name: str, model: AnyModel) -> Report:
     if tensors:
         matrices = find_matrices(config, tensors, known)
         source = "the headers of the weights"
-        has_more = len(matrices.stored) > 2  # an encoder and a decoder may have equal copies
+        # The count of two matrices does not depend on whether they are equal, so they are not read.
+        # An encoder and a decoder have more, and equal copies of theirs may be one.
+        has_more = len(matrices.stored) > 2
         state = compare_matrices(model, matrices).state if has_more else None
         numbers = count_parameters(model, tensors, matrices, known, state)
         shape = matrices.stored[0].shape if matrices.stored else None
@@ -270,20 +283,20 @@ def count_parameters(
     """The counts of a model from its tensors; None if they are not known.
 
     state: that of the files; None if it is not known.
-
-    The counts are not known if a bias is stored twice, and the two differ: of BERT's head
-    transformers 4 keeps one, and 5 both.
     """
     numbers = count_stored(tensors, matrices, known, state)
     if numbers is None or known is None:
         return numbers
-    # The places in config.json of V for the embedding and for the head, then those of D.
+    # The counts take a matrix that is not stored for one of the same shape. It may have another, by
+    # config.json: the places there are first those of V for the embedding and the head, then of D.
     for places in zip(*known.sizes, strict=True):
         values = [value_at(model.config_json, place) for place in places if place is not None]
         sizes = set(values) - {None}
-        if len(sizes) > 1 and len(matrices.stored) < 2:  # the other one has another shape
+        if len(sizes) > 1 and len(matrices.stored) < 2:
             return None
-    for name in known.separate:  # the second name of a bias, for example
+    # A bias may be stored by two names. If the two differ, the count depends on the program: of
+    # BERT's head transformers 4 keeps one, and 5 both.
+    for name in known.separate:
         bias, copy = tensors.get(known.copies[name]), tensors.get(name)
         if bias is None or copy is None or len(bias.shape) != 1:
             continue
@@ -296,6 +309,7 @@ def count_parameters(
 
 
 def as_column(bias: Tensor) -> Tensor:  # [V] -> [V, 1]
+    """A bias as a matrix, since equal_rows compares rows."""
     strides = None if bias.strides is None else (*bias.strides, 0)
     return replace(bias, shape=(*bias.shape, 1), strides=strides)
 
@@ -326,12 +340,14 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
     kind = kind if isinstance(kind, str) else None
     name = named_class(config)
     without_head = load_kinds()["without_head"].get(kind, ())
+    # Of a class that was not measured, each object in config.json with a flag is a place.
     nested = [
         place for place, fields in config.items() if isinstance(fields, dict) and FLAG in fields
     ]
     places = known.places if known is not None else ("", *nested)
     flag_of: dict[str, bool] = {}  # place -> the flag there
-    # Each place once. A flag in text_config must be one, even if the class does not read it.
+    # A flag in text_config must be true or false even if the class does not read it. (fromkeys:
+    # text_config may be one of the places, and is not asked twice.)
     for place in dict.fromkeys((*places, "text_config")):
         fields = fields_at(config, place)
         if FLAG not in fields:
@@ -346,15 +362,16 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
     values: set[bool | None] = set(flag_of.values())
     if known is not None:
         values = {flag_of.get(place, known.default(place)) for place in places}
+        # A part of a kind that was not measured with this class has a default that is not known.
         for place in other_nested_kinds(config, known):
-            if FLAG not in fields_at(config, place):  # the default is that of the kind there
+            if FLAG not in fields_at(config, place):
                 values.add(None)
     first_place = next(iter(flag_of), None)
     return {
         "kind": kind,
         "class": known.name if known is not None else None,
         "said": flag_of,
-        "word": "".join({True: "t", False: "f", None: "-"}[flag_of.get(place)] for place in places),
+        "word": "".join(LETTER_OF_FLAG[flag_of.get(place)] for place in places),
         "tied": values.pop() if len(values) == 1 else None,
         "place": None if first_place is None else f"{first_place}.{FLAG}".removeprefix("."),
         "class_without_head": name if name in without_head else None,
@@ -362,18 +379,16 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
 
 
 def not_measured(
-    config: dict[str, Any], known: ModelClass | None, flag: Report, matrices: Matrices
+    model: AnyModel, known: ModelClass | None, flag: Report, matrices: Matrices
 ) -> str | None:
     """Why it is not known how transformers reads a model; None if it was measured."""
+    config = model.config_json
+    if is_config_alone(model):
+        return "config.json alone was read"
     if flag["class_without_head"] is not None:
         return f"{flag['class_without_head']} has no output matrix"
-    kind, name = flag["kind"], named_class(config)
-    if known is None and kind is None:
-        return "a model without a model_type in a config.json was not measured"
-    if known is None and name is None:
-        return f"the kind {kind}, without one class that config.json names, was not measured"
     if known is None:
-        return f"{name} of kind {kind} was not measured"
+        return class_not_measured(flag["kind"], named_class(config))
     if matrices.misfits:
         return "; ".join(matrices.misfits)
     if matrices.unclear:
@@ -388,11 +403,22 @@ def not_measured(
         place_not_measured(config, known)
         or nested_kind_not_measured(config, known)
         or setting_not_measured(config, known)
+        or file_not_measured(model, known, matrices, matrices.name_set)
     )
+
+
+def class_not_measured(kind: str | None, name: str | None) -> str:
+    """What config.json says of a class that was not measured. None: it does not say it."""
+    if kind is None:
+        return "a model without a model_type in a config.json was not measured"
+    if name is None:
+        return f"the kind {kind}, without one class that config.json names, was not measured"
+    return f"{name} of kind {kind} was not measured"
 
 
 def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     """Which size or flag stands at a place that was not measured so; None without one."""
+    # V and D stand where they were measured.
     for place in sorted({place for axes in known.sizes for place in axes if place is not None}):
         parent, _, field = place.rpartition(".")
         if parent and config.get(parent) is None and config.get(field) in SIZE:
@@ -402,11 +428,13 @@ def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
             )
         if value_at(config, place) not in SIZE:
             return f"config.json does not say {place}, as a whole number"
+    # No part, such as text_config, that has a flag in other classes only.
     own_parts = {place.partition(".")[0] for place in known.places}
     parts = {place.partition(".")[0] for each in all_classes() for place in each.places} - {""}
     for part in sorted((parts | READ_AS_TEXT) - own_parts):
         if config.get(part) is not None:  # transformers asks even what is no object for its flag
             return f"config.json has {part}, which {known.name} has not"
+    # No flag at a place where its effect was not measured.
     for place in known.other_flags:
         if FLAG in fields_at(config, place):
             return f"{place}.{FLAG} in config.json was not measured"
@@ -434,8 +462,13 @@ def other_nested_kinds(config: dict[str, Any], known: ModelClass) -> dict[str, A
     return found
 
 
-def file_not_measured(model: AnyModel, known: ModelClass | None, matrices: Matrices) -> str | None:
-    """Which form of the files was not measured; None without one."""
+def file_not_measured(
+    model: AnyModel, known: ModelClass, matrices: Matrices, name_set: int
+) -> str | None:
+    """Which form of the files was not measured; None without one.
+
+    name_set: the number of the set of names that the matrices have.
+    """
     if is_inside(model):
         return "the state dict is inside of another dict, where transformers does not look for it"
     for one, other in combinations(matrices.stored, 2):
@@ -444,11 +477,12 @@ def file_not_measured(model: AnyModel, known: ModelClass | None, matrices: Matri
         if one.start == other.start and one.end == other.end:
             return f"{one.name} and {other.name} have one memory in the file, in another order"
         return f"{one.name} and {other.name} share a part of their memory in the file"
-    if known is None or matrices.name_set is None or not matrices.stored or matrices.quantised:
+    if not matrices.stored:
         return None
-    # The bias of the head has a number for each row, beside the matrix or a module above it.
+    # The bias of the head has a number for each row. It stands in the head's module, or in the one
+    # around it: cls.predictions.bias beside cls.predictions.decoder.weight.
     matrix = matrices.head or matrices.stored[0]
-    module = known.names[matrices.name_set][1].rpartition(".")[0]
+    module = known.names[name_set][1].rpartition(".")[0]
     for name in (f"{module}.bias", f"{module.rpartition('.')[0]}.bias"):
         bias = model.stored.get(name)
         if bias is not None and bias.shape != matrix.shape[:1]:
@@ -475,17 +509,19 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 
 
 def stay_one(matrices: Matrices, reading: str) -> list[str]:
-    """The names of two matrices that are one in a file of torch.save, and would tie a reading.
+    """The names of two matrices that are one in a file of torch.save, which ties the head.
 
-    The reading was measured with files of which each matrix has memory of its own. One memory of an
-    encoder and of a decoder leaves the head as it is read.
+    [] if there are none. Readings were measured with files in which each matrix has memory of its
+    own. An untied reading is wrong if the embedding shares its memory with the head, or if matrices
+    that are one with them do. It holds if an encoder shares with a decoder, and not with the head.
     """
+    if reading == "!" or is_tied(reading):
+        return []
+    embedding_and_head = {root(reading, 0), root(reading, 1)}
     for (number, one), (other_number, other) in combinations(enumerate(matrices.tensors), 2):
-        if one is None or other is None or reading == "!" or is_tied(reading):
+        if one is None or other is None or not share_memory(one, other):
             continue
-        roots = {root(reading, number), root(reading, other_number)}
-        is_tie = roots == {root(reading, 0), root(reading, 1)}  # of the embedding and the head
-        if share_memory(one, other) and is_tie:
+        if {root(reading, number), root(reading, other_number)} == embedding_and_head:
             return [one.name, other.name]
     return []
 
@@ -498,10 +534,10 @@ def versions_not_measured(
         return {}
     config = model.config_json
     reasons = {}
+    # A tensor that makes transformers take the file for one of a larger model
     of_matrices = {matrix.name for matrix in matrices.stored}
     other_names = [name for name in model.stored if name not in of_matrices]
     for version in known.rules:
-        # A tensor whose name begins so makes the file one of a larger model.
         wrapper = known.wrapper(version)
         inside = [name for name in other_names if name.startswith(wrapper)]
         if wrapper and inside:
@@ -511,14 +547,15 @@ def versions_not_measured(
             )
     if "4" in known.rules and config.get("quantization_config", "") is None:
         reasons["4"] = 'transformers 4 fails at "quantization_config": null in config.json'
-    # Files of a model without its head lack the prefix of all names.
-    beginning = max(known.absent_prefixes, key=len).removesuffix(".")
-    has_prefix = any(name.startswith(beginning) for name in model.stored)
+    # A head beside tensors whose names lack the prefix, as in a model that was saved without a head
+    # (A class without such a prefix has "", with which every name begins.)
+    prefix = max(known.absent_prefixes, key=len).removesuffix(".")
+    has_prefix = any(name.startswith(prefix) for name in model.stored)
     if "4" in known.rules and matrices.embedding is None and not has_prefix:
-        reasons["4"] = f"transformers 4 may refuse a head beside names without {beginning}"
+        reasons["4"] = f"transformers 4 may refuse a head beside names without {prefix}"
     if known.not_read_by_4 and not str(config.get("transformers_version", "")).startswith("4."):
         reasons["4"] = f"transformers 4 cannot load a {known.name} that transformers 5 saved"
-    # A file without metadata names no format.
+    # Metadata with another format, or with none. A file without metadata is read.
     formats = {each.get("format") for each in model.saved.metadata if each is not None}
     if "4" in known.rules and formats - MEASURED_FORMATS:
         reasons["4"] = (
@@ -611,11 +648,12 @@ def read(
         return readings, unmeasured
     why_not_known = None
     for reader, version in MEASURED.items():
-        if version in unmeasured_versions:
-            why_not_known = unmeasured_versions[version]
-            continue
-        readings[reader], why = read_by(version, known, flag, matrices, state)
-        why_not_known = why or why_not_known
+        why = unmeasured_versions.get(version)
+        if why is None:
+            readings[reader], why = read_by(
+                version, known, flag["word"], matrices, matrices.name_set, state
+            )
+        why_not_known = why or why_not_known  # version 5 comes last
     if compared.equal_if_rounded:  # transformers 5 compares them in the dtype of the model
         readings["transformers"] = None
         why_not_known = "the matrices differ by less than bfloat16 or float16 may round"
@@ -623,23 +661,25 @@ def read(
 
 
 def read_by(
-    version: str, known: ModelClass, flag: Report, matrices: Matrices, state: str
+    version: str, known: ModelClass, flags: str, matrices: Matrices, name_set: int, state: str
 ) -> tuple[str | None, str | None]:
-    """How a version of transformers reads a state of the files; why it is not known, if it is not.
+    """How a version of transformers reads a state of the files, and why that is not known.
 
-    The names of the matrices are those of the class.
+    One of the two is None. name_set: the number of the set of names that the matrices have.
     """
-    name_set = matrices.name_set or 0
-    reading = known.reading(version, name_set, flags=flag["word"], state=state)
     if version not in known.versions:
         return None, f"transformers {version} has no {known.name}"
+    if version not in known.rules:
+        return None, f"{known.name} was not measured with transformers {version}"
+    reading = known.reading(version, name_set, flags, state)
     # Names that lack a prefix were measured beside other tensors of the head, and were an error
     # then. Files without these tensors may be read.
     is_uncertain = reading == "!" and known.absent_prefixes[name_set] != ""
     if reading is None or is_uncertain:
-        reason = f"{known.name} was not measured with transformers {version}"
-        is_state = version in known.rules
-        return None, reason + (" in this state of flags and files" if is_state else "")
+        return None, (
+            f"{known.name} was not measured with transformers {version} in this state of flags "
+            "and files"
+        )
     one_in_file = stay_one(matrices, reading)
     if one_in_file:
         return None, (
@@ -651,6 +691,7 @@ def read_by(
 
 def goes_by_the_flag(config: dict[str, Any], known: ModelClass | None, matrices: Matrices) -> bool:
     """Whether vLLM and programs like it read the matrices of a model by their rule."""
+    # A flag such as tie_embedding has another value than the one it was measured with.
     if any(config[name] != value for name, value in other_ties(config, known).items()):
         return False
     if known is not None:
@@ -676,29 +717,29 @@ def describe_conflict(
 ) -> str:
     """What config.json and the files contradict each other in, and what each reader makes of it.
 
-    "" if there is no conflict, or none is known.
+    "" if there is no conflict, or none is known. There is one if a reader loses a matrix, or if two
+    readers read the same files in another way.
     """
     reading_of = {reader: reading for reader, reading in readings.items() if reading is not None}
     state = compared.state or matrices.state_if_equal or ""
     names = ["" if matrix is None else matrix.name for matrix in matrices.tensors]
-    readers_of: dict[str, list[str]] = {}  # what happens -> to whom
-    for reader, reading in reading_of.items():
-        happens = what_is_lost(reading, state, names) or what_is_kept(reading, state)
-        readers_of.setdefault(happens, []).append(READERS[reader])
     is_lost = any(what_is_lost(reading, state, names) for reading in reading_of.values())
     if not reading_of or (not is_lost and agree(reading_of.values())):
         return ""
+    # Readers that do the same are told together.
+    readers_of: dict[str, list[str]] = {}  # what is done, such as "drops lm_head.weight" -> by whom
+    for reader, reading in reading_of.items():
+        does = what_is_lost(reading, state, names) or what_is_kept(reading, state)
+        readers_of.setdefault(does, []).append(READERS[reader])
     parts = []
-    for happens, readers in readers_of.items():
-        verb, _, rest = happens.partition(" ")
+    for does, readers in readers_of.items():
+        verb, _, rest = does.partition(" ")
         # "transformers 5 drops", but "vLLM-like programs drop".
         if verb != "cannot" and (len(readers) > 1 or readers == [READERS["others"]]):
             verb = verb.removesuffix("s")
         parts.append(f"{' and '.join(readers)} {verb} {rest}")
     conflict = f"{said_and_held(flag, state)}: {'; '.join(parts)}"
-    rules = [] if known is None else known.rules.get("5", [])
-    by_states = [by_state for rule in rules if rule for by_state in rule.values()]
-    measured = [reading for by_state in by_states for reading in by_state.values()]
+    measured = set() if known is None else known.all_readings("5")
     if known is not None and measured and not any(is_tied(reading) for reading in measured):
         conflict += f"; transformers 5 never ties {known.name}"
     return conflict
@@ -708,7 +749,7 @@ def what_is_kept(reading: str, state: str) -> str:
     """What a reader that loses nothing does with the matrices in the files."""
     if state == "ab":
         return "keeps both"
-    if len(state.replace(".", "")) == 1:
+    if len(state.replace(".", "")) == 1:  # one matrix is stored
         return "reads what is there"
     return "ties the head" if is_tied(reading) else "keeps the head apart"
 
@@ -722,7 +763,7 @@ def said_and_held(flag: Report, state: str) -> str:
     else:
         by_default = "" if flag["place"] else ", by default,"
         says = f"config.json says{by_default} {'tied' if flag['tied'] else 'untied'}"
-    if len(state) > 2:
+    if len(state) > 2:  # an encoder and a decoder
         count = len(set(state) - {"."})
         held = f"{count} different matrices" if count > 1 else "one matrix"
         return f"{says}, and the files hold {held}"
@@ -750,23 +791,29 @@ def held_report(
     comparable" if they have both. "equal_rows" of "compared_rows" are the same in both. "more" are
     the matrices of an encoder and a decoder. "wasted_bytes" are those of all equal copies but one.
     """
-    has = {"embedding": matrices.embedding, "head": matrices.head}
-    stored = [which for which in has if has[which] is not None and matrices.stored]
+    # Which of the first two the files have; neither, if a third tensor may be one of them
+    first_two = {"embedding": matrices.embedding, "head": matrices.head}
+    stored = [
+        which for which, tensor in first_two.items() if tensor is not None and not matrices.unclear
+    ]
     holds = stored[0] if len(stored) == 1 else None
     if len(stored) == 2:
         holds = "not comparable"
         if compared.state is not None:
             holds = "equal" if compared.state[0] == compared.state[1] else "different"
-    one: dict[int, list[str]] = {}  # root of the reading -> the names that are one matrix
+    # The names of an encoder and a decoder by the number of the first matrix that they are one with
+    one: dict[int, list[str]] = {}
     if known is not None and reading is not None and reading != "!" and len(reading) > 2:
         for number, name in enumerate(known.names[matrices.name_set or 0]):
             one.setdefault(root(reading, number), []).append(name)
-    # Letter of the state -> where its copies begin -> bytes.
+    # For each letter of the state, the sizes of its copies in bytes, by where they begin: a file of
+    # PyTorch may have one copy under two names.
     copies: dict[str, dict[tuple[Path, int], int]] = {}
     for letter, tensor in zip(compared.state or "", matrices.tensors, strict=False):
-        if tensor is not None:  # a file of PyTorch may have one copy under two names
+        if tensor is not None:
             beginnings = copies.setdefault(letter, {})
             beginnings[tensor.file, tensor.start] = tensor.end - tensor.start
+    wasted = sum(sum([*sizes.values()][1:]) for sizes in copies.values())  # but the first of each
     return {
         "embedding": tensor_report(matrices.embedding),
         "head": tensor_report(matrices.head),
@@ -777,7 +824,7 @@ def held_report(
         "equal_rows": compared.equal_rows,
         "compared_rows": compared.compared_rows,
         "one": list(one.values()),
-        "wasted_bytes": sum(sum([*sizes.values()][1:]) for sizes in copies.values()),
+        "wasted_bytes": wasted,
     }
 
 
