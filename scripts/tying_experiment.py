@@ -345,9 +345,9 @@ def show(args: argparse.Namespace) -> None:
     if args.command == "plan":
         print_plan(results)
     elif args.command == "figures":
+        from tying.described import registered_figures
         from tying.differences import all_figures
         from tying.tables import table_figures
-        from tying.verdicts import registered_figures
 
         registered = read_lines(REGISTERED)
         figures = all_figures(results | registered) | table_figures(results, read_lines(TABLES))
@@ -356,9 +356,11 @@ def show(args: argparse.Namespace) -> None:
             if args.part in name:
                 print(f"{name:40} {figure}")
     elif args.command == "verdicts":
+        from tying.described import print_described
         from tying.verdicts import print_verdicts
 
         print_verdicts(results)
+        print_described(results)
     else:
         from tying.pictures import draw_all
 

@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config, items):
                 test.add_marker(sampled)
     has_plugin = config.pluginmanager.hasplugin("timeout")  # pytest-timeout, of the extra `test`
     if not has_plugin or config.getoption("timeout") is not None:
-        return
+        return  # the limit of --timeout holds
     for test in items:
         seconds = 120
         if test.get_closest_marker("slow"):
@@ -170,7 +170,7 @@ def plural(count: int, noun: str) -> str:
 def one_blas_thread():
     """One BLAS thread: with small matrices, several would mostly wait for each other.
 
-    Python threads are as many as ever. test_threads.py replaces this fixture.
+    The number of Python's threads stays. test_threads.py replaces this fixture.
     """
     with threads.one_blas_thread():
         yield
@@ -292,7 +292,7 @@ def no_models(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture(scope="module")
 def one_reading_thread():
-    """A second training gives the same losses.
+    """One thread reads a text, so that a second training gives the same losses.
 
     The number of reading threads changes the last bits of a loss.
     """

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from . import testing
-from .testing import tiny_gpt2 as tiny_gpt2
+from .testing import tiny_gpt2 as tiny_gpt2  # a fixture already: pytest looks for it here
 
 
 @pytest.fixture

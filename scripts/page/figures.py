@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tying.described import registered_figures
 from tying.differences import Figure, all_figures
 from tying.pictures import BARS
 from tying.runs import Results, Run
 from tying.tables import without_itself
 from tying.trainer import entropies
-from tying.verdicts import registered_figures
 
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, count_parameters

@@ -226,38 +226,10 @@ def decided(one: Verdict) -> Verdict:
     return one
 
 
-def described(results: Results) -> dict[Arm, Figure]:
-    """Tied minus each arm that no prediction names, in nats per token: described, not tested.
-
-    An arm of which runs are missing is left out, and so is a pair of which a run diverged.
-    """
-    tested = {(test.cell, test.other) for test in TESTS}
-    figures = {}
-    for arm in ARMS:
-        if arm.name == "tied" or (arm.cell, arm.name) in tested:
-            continue
-        pairs = pairs_of(arm.cell, arm.name, results)
-        if pairs is not None:
-            whole = [pair for pair in pairs if "loss" in pair[0] and "loss" in pair[1]]
-            figures[arm] = Figure(tuple(loss_difference(pair) for pair in whole))
-    return figures
-
-
-def registered_figures(results: Results) -> dict[str, Figure]:
-    """The mean of d of each test that was run, under a name such as "P1:512-1".
-
-    Under "bits:512-1": the cost at equal width, in bits per byte. Under "sharing:512-2": the mean
-    of d of an arm that no prediction names.
-    """
+def verdict_figures(results: Results) -> dict[str, Figure]:
+    """The mean of d of each test that was run, under a name such as "P1:512-1"."""
     done = [one for one in verdicts(results) if one.verdict != "not run"]
-    figures = {f"{one.test.prediction}:{one.test.cell}": Figure(one.values) for one in done}
-    for arm, figure in described(results).items():
-        figures[f"{arm.name}:{arm.cell}"] = figure
-    for cell in {cell for cell, _ in ARM}:
-        pairs = pairs_of(cell, "untied", results)
-        if pairs is not None:
-            figures[f"bits:{cell}"] = Figure(tuple(bit_differences(pairs)))
-    return figures
+    return {f"{one.test.prediction}:{one.test.cell}": Figure(one.values) for one in done}
 
 
 def print_verdicts(results: Results) -> None:
@@ -272,13 +244,6 @@ def print_verdicts(results: Results) -> None:
         print(
             f"{start} {one.verdict}: {one.mean:.4f} [{low:.4f}, {high:.4f}], median "
             f"{one.median:.4f}, p {one.p:.3g}, {len(one.values)} pairs{lost}"
-        )
-    for arm, figure in described(results).items():
-        low, high = interval(figure.values)
-        median = float(np.median(figure.values))
-        print(
-            f"-- {arm.cell:7} tied - {arm.name:8} no prediction: {np.mean(figure.values):.4f} "
-            f"[{low:.4f}, {high:.4f}], median {median:.4f}, {len(figure.values)} pairs"
         )
     predicted = law(costs_of_cells(results))
     if predicted is not None:

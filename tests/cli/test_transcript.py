@@ -79,14 +79,16 @@ def write_models(folder: Path) -> None:
 
 
 def write_damaged_models(folder: Path) -> None:
-    """Copies of `tied`, each of them with one file that is wrong."""
+    """Copies of `tied`, each of them with one file that is wrong or missing."""
     config = json.loads((folder / "tied" / "config.json").read_text())
     weights = (folder / "tied" / "model.safetensors").read_bytes()
+    # file -> the name of a copy -> what the copy has in this file
     files = {
         "config.json": {
             "no-json": b"{",
             "other-model": json.dumps(config | {"model_type": "llama"}).encode(),
             "no-n-head": json.dumps({k: v for k, v in config.items() if k != "n_head"}).encode(),
+            # n_embd is 21: 4 heads cannot share it, and the tensors do not have 24.
             "n-head-4": json.dumps(config | {"n_head": 4}).encode(),
             "n-embd-24": json.dumps(config | {"n_embd": 24}).encode(),
         },
@@ -98,10 +100,13 @@ def write_damaged_models(folder: Path) -> None:
         for name, content in contents.items():
             shutil.copytree(folder / "tied", folder / name)
             (folder / name / file).write_bytes(content)
+
     shutil.copytree(folder / "tied", folder / "no-weights")
     (folder / "no-weights" / "model.safetensors").unlink()
     shutil.copytree(folder / "no-weights", folder / "pytorch")
+    # A file of PyTorch is a zip file. This is the beginning of one, with nothing after it.
     (folder / "pytorch" / "pytorch_model.bin").write_bytes(b"PK\3\4")
+
     tensors = dict(random_model(CONFIG).parameters)
     wpe = tensors.pop("wpe.weight")
     shutil.copytree(folder / "tied", folder / "no-wpe")

@@ -234,9 +234,13 @@ def test_an_ablation(student):
 
 
 def test_the_switch_and_the_choice_of_a_model(open_page, server):
-    """The switch keeps the model. The arrow to the other matrix has the class "other"."""
+    """The switch #turn changes the head, and keeps the model that is chosen in #switch.
+
+    The arrow to the matrix that is not used has the class "other".
+    """
     page = open_page(server)
-    for model, head, drawn, says in (
+    for model, head, colour, says in (
+        # An untied copy has the predictions of the tied model, so the drawing keeps its colour.
         ("tied", "untied", "tied", "shakespeare-tied has no W_U. An untied copy"),
         ("tied", "tied", "tied", "Tied, the model shakespeare-tied"),
         ("untied", "untied", "untied", "Untied, the model shakespeare-untied"),
@@ -245,17 +249,19 @@ def test_the_switch_and_the_choice_of_a_model(open_page, server):
         page.locator("#switch .which").get_by_text(f"shakespeare-{model}").click()
         page.locator("#turn").get_by_text(re.compile(f"^{head}: ")).click()
         expect(page.locator("#flowsays")).to_contain_text(says)
-        expect(page.locator(f"#flow.{drawn} .arrow.{head}")).to_have_count(1)
+        expect(page.locator(f"#flow.{colour} .arrow.{head}")).to_have_count(1)
         expect(page.locator("#flow .arrow.other")).to_have_count(1)
         pressed = page.locator("#switch .which [aria-pressed=true]")
         expect(pressed).to_have_text(f"shakespeare-{model}")
         code = page.locator(f".code[data-turn={head}]")
         expect(code.locator(f".line span.{head}").first).to_have_css("font-weight", "700")
+
+    # The panel "parts" shows the same model, and can choose another one.
     page.locator("#turn").get_by_text(re.compile("^untied: ")).click()
-    page.locator("#switch .which button").first.click()
+    page.locator("#switch .which button").first.click()  # shakespeare-tied
     show(page, "parts")
     expect(page.locator("#partsbox .side.tied")).to_have_count(1)
-    page.locator("#parts .which button").nth(1).click()
+    page.locator("#parts .which button").nth(1).click()  # shakespeare-untied
     expect(page.locator("#partsbox .side.untied")).to_have_count(1)
 
 

@@ -17,9 +17,9 @@ pytest.importorskip("scipy", reason="scipy is not installed: pip install -e .[ty
 import tying_experiment
 from scipy import stats
 from tying import differences, pictures, runs
+from tying.described import registered_figures
 from tying.differences import RESULTS, Figure, all_figures
 from tying.tables import table_figures
-from tying.verdicts import registered_figures
 
 import tiedgpt
 from tiedgpt import cli

@@ -121,7 +121,9 @@ def test_what_a_table_knows_is_the_share_of_the_variance_that_it_predicts(shift)
     assert report["known"]["r2"] > 0.3 > report["unknown"]["r2"]
     # Of 1000 samples of the tokens, 95 % are in the interval.
     known = targets["known"]
-    errors = ((known - embeddings.predicted(rows, known, folds, embeddings.MIDDLE)) ** 2).sum(1)
+    errors = (
+        (known - embeddings.predicted(rows, known, folds, embeddings.MIDDLE_PENALTY)) ** 2
+    ).sum(1)
     total = ((known - known.mean(axis=0)) ** 2).sum(1)
     drawn = np.random.default_rng(1).integers(0, n, (4000, n))
     shares = 1 - errors[drawn].sum(1) / total[drawn].sum(1)

@@ -6,7 +6,7 @@ import pytest
 from tiedgpt import TiedGPTError
 from tiedgpt.anymodel.kinds import all_classes
 from tiedgpt.testing import tie_of
-from tiedgpt.testing.state_dict import names_of_classes
+from tiedgpt.testing.state_dict import names_in_model_classes
 
 V, D = 11, 4
 rng = np.random.default_rng(0)
@@ -216,8 +216,8 @@ def test_the_output_matrix_of_a_class_by_its_shape():
 
 
 def test_names_of_an_embedding_are_not_those_of_a_head():
-    assert not [name for name in names_of_classes("head") if "embed_tokens" in name]
-    assert "vocab_projector.weight" in names_of_classes("head")
+    assert not [name for name in names_in_model_classes("head") if "embed_tokens" in name]
+    assert "vocab_projector.weight" in names_in_model_classes("head")
 
 
 def test_a_second_embedding_beside_the_one_that_is_named():

@@ -1,8 +1,8 @@
 """The panels of the page: what each one asks, and whose source code stands beside it.
 
 A question is a function of a Query that passes on what the library computes. It returns one answer,
-or yields several, which the page gets one by one. A panel's drawing is the module of page/ with its
-name: `panel("name", query, show)` there draws the panel with each new answer, `answer("question",
+or yields several, which the page gets one by one. The module of page/ with a panel's name draws the
+panel: `panel("name", query, show)` there draws it with each new answer, and `answer("question",
 fields)` asks once. A token is {"id", "token"} as in all reports (study/reports.py).
 """
 
@@ -55,10 +55,10 @@ SAMPLED_TOKENS = 512
 
 
 def tokens_of(query: Query, ids: Iterable[int], **columns: np.ndarray) -> list[Answer]:
-    """The tokens `ids` [n], each with its number of each of `columns` [n]."""
+    """The tokens `ids` [n], each with the numbers that the columns [n] have for it."""
     tokens = []
-    for place, token in enumerate(ids):
-        numbers = {name: column[place] for name, column in columns.items()}
+    for row, token in enumerate(ids):
+        numbers = {name: column[row] for name, column in columns.items()}
         tokens.append({**token_report(query.shown.tokenizer, token), **numbers})
     return tokens
 
@@ -102,7 +102,7 @@ def sampling_controls() -> list[Answer]:
             "help": setting.metadata["help"],
         }
         accepted = setting.metadata.get("accepted")
-        if accepted is not None:  # a switch has none
+        if accepted is not None:  # None: a checkbox
             high = accepted.high if np.isfinite(accepted.high) else None
             control.update(min=accepted.low, max=high, whole=accepted.whole)
         controls.append(control)
@@ -183,7 +183,7 @@ def written_tokens(
     """
     reason = "length"
     with blas_threads_for(query.prompt_ids):
-        for (token,) in steps:
+        for (token,) in steps:  # a step draws one token for each sample; there is one sample
             if token in query.model.config.eos_token_ids:
                 reason = "end of text"
                 break
@@ -195,13 +195,14 @@ def written_tokens(
 
 
 def path(query: Query) -> Answer:
-    """One path's scores of each token of the prompt after each, and how often the text has both."""
+    """By one path, the score of each pair of the prompt's tokens; how often the corpus has it."""
     from_the_end = list(dict.fromkeys(reversed(query.prompt_ids)))  # each token once
     tokens = from_the_end[:MATRIX_TOKENS][::-1]  # the last ones, in the order of the prompt
     index = np.array(tokens)
     path_function = query.path  # the one that the page names
     corpus = query.shown.corpus
-    text: Answer | None = None  # how often a token (a column) follows another (a row)
+    # How often the token of a column follows that of a row; the percent are of the row's token.
+    text: Answer | None = None
     if corpus is not None:
         text = {"counts": [], "percent": []}
         for first in tokens:
@@ -211,7 +212,7 @@ def path(query: Query) -> Answer:
         "tokens": tokens_of(query, tokens),
         "text": text,
         "A": path_function(query.model, index)[:, index],  # [n, n]
-        # From these rows the page computes the product of two of them, under the pointer.
+        # The page multiplies a row of W_E with one of W_U: the score under the pointer.
         "W_E": base64_floats(query.model.W_E[index]),
         "W_U": base64_floats(query.model.W_U.T[index]),
     }
@@ -285,7 +286,9 @@ def lens(query: Query) -> Answer:
     """What each layer predicts after each of the last tokens."""
     ids = query.prompt_ids
     tokenizer = query.shown.tokenizer
-    report = lens_report(query.model, tokenizer, ids, LENS_LIKELIEST, LENS_TOKENS, query.tape)
+    report = lens_report(
+        query.model, tokenizer, ids, k=LENS_LIKELIEST, last=LENS_TOKENS, tape=query.tape
+    )
     return {"tokens": tokens_of(query, ids[-LENS_TOKENS:]), **report}
 
 
@@ -298,7 +301,7 @@ def parts(query: Query) -> Answer:
         query.model,
         tokenizer,
         query.prompt_ids,
-        query.fields.get("token"),  # None: the likeliest
+        token=query.fields.get("token"),  # None: the likeliest
         removed=removed,
         logits=logits,
         tape=query.tape,
@@ -309,7 +312,7 @@ def parts(query: Query) -> Answer:
         edit = predictions.ablation(query.model.config, removed)
         without = predictions.last_logits(query.model, query.prompt_ids, edit)  # [V]
         both = [*paths.top_k(without, COMPARED), *paths.top_k(logits, COMPARED)]
-        tokens = list(dict.fromkeys(both))  # each once
+        tokens = list(dict.fromkeys(both))  # each once, those of `without` first
         before = predictions_report(tokenizer, logits, tokens)
         after = predictions_report(tokenizer, without, tokens)
         answer["change"] = []
@@ -354,7 +357,8 @@ def gradient(query: Query) -> Answer:
     return {
         "loss": step.loss,
         "rows": rows,
-        "reached": [np.count_nonzero(embed_lengths), np.count_nonzero(head_lengths)],  # rows
+        # How many rows each gradient reaches
+        "reached": [np.count_nonzero(embed_lengths), np.count_nonzero(head_lengths)],
         "read": len(ids),
         "absent": len(absent),
         **step.lengths_and_cosine(),
@@ -363,7 +367,7 @@ def gradient(query: Query) -> Answer:
 
 @dataclass(frozen=True)
 class Panel:
-    """The questions of a panel by the names that its module uses, and the sources beside it."""
+    """The questions of a panel by the names in its module of page/, and the sources beside it."""
 
     questions: dict[str, Question]
     sources: tuple[Callable[..., Any], ...]

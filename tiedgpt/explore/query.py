@@ -40,7 +40,8 @@ OTHER_PROMPTS = (
 class ShownModels:
     """One or two models with their names, their tokenizer, and a named corpus to compare with.
 
-    `by_head` has each model with the heads that it can use, its own first. A tied one has no W_U.
+    `by_head` has each model with the heads that it can use, its own first. A tied model has no
+    separate W_U, so it has the tied head only.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ShownModels:
         self.models = [model for _, model in named_models]
         self.by_head = []
         for model in self.models:
-            # Each model can be read with a tied head, too. A tied one stays alone: one key.
+            # Of a tied model, both keys are "tied".
             self.by_head.append({model.config.head: model, "tied": model.tie()})
         self.tokenizer = tokenizer
         self.corpus_name: str | None = None
@@ -169,7 +170,7 @@ class Query:
 
     @property
     def path(self) -> paths.Path:
-        """The path from a token to logits that the page asks for."""
+        """The path from a token to logits that the page names."""
         known_paths = paths.paths_of(self.model)
         name = self.one_of("path", self.fields.get("path"), list(known_paths))
         return known_paths[name]
@@ -188,7 +189,8 @@ class Query:
         return number
 
     def one_of(self, name: str, value: Any, known: list[str]) -> str:
-        """A word that the page sent, if it is known. (A value without a hash is in no set.)"""
+        """A word that the page sent, if it is known."""
+        # known is a list: a value of any type may be sent, and a set refuses one without a hash.
         if value not in known:
             raise ArgumentError(
                 f"{name} must be one of {', '.join(known)}, got {short_repr(value)}"

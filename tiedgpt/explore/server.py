@@ -31,9 +31,7 @@ from .query import Query, ShownModels
 
 MAX_BODY = 64 * 1024  # bytes
 MAX_STRANGERS = 32  # connections that have not sent the secret yet; a browser opens a few
-# A body of up to this size is read before it is refused: a browser that is still writing would miss
-# the refusal. A client on this machine sends so much at once.
-MAX_REFUSED_BODY = 64 * MAX_BODY
+MAX_REFUSED_BODY = 64 * MAX_BODY  # a client on this machine sends so much at once
 # The slowest line, in bytes per second: an SSH tunnel over a mobile network, for example.
 SLOWEST_LINE = 8 * 1024
 LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
@@ -75,7 +73,7 @@ class Refusal(Exception):
 
 
 class Server(ThreadingHTTPServer):
-    """Both pages on one port of 127.0.0.1, port 0 is any free one: the article at `url`.
+    """Both pages on one port of 127.0.0.1, the article at `url`. Port 0 means any free one.
 
     Each connection has a thread: a client that sends or reads slowly keeps no other waiting.
     """
@@ -97,15 +95,15 @@ class Server(ThreadingHTTPServer):
             self.handle_request()
 
     def process_request(self, connection: Any, address: Any) -> None:
-        """Start the thread of a connection. Of too many strangers, the oldest is left."""
+        """Start the thread of a connection. Of too many strangers, close the oldest."""
         self.strangers.append(connection)
         if len(self.strangers) > MAX_STRANGERS:
             with suppress(OSError):  # it has gone already
                 self.strangers[0].shutdown(socket.SHUT_RDWR)  # its thread reads the end
         super().process_request(connection, address)
 
-    def no_stranger(self, connection: Any) -> None:
-        with suppress(ValueError):  # it has been known before
+    def remove_stranger(self, connection: Any) -> None:
+        with suppress(ValueError):  # it has sent the secret before
             self.strangers.remove(connection)
 
 
@@ -113,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
     """One request. GET sends a page or its file, POST an answer; there are no other methods."""
 
     server: Server
-    patience = 5  # seconds, for each piece of a request, and for each write
+    patience = 5  # seconds, for each read of a piece of the request, and for each write
     is_last = False  # after this request the server stops
     server_version = "tiedgpt"
     sys_version = ""
@@ -124,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.recv(1, socket.MSG_PEEK)
             self.connection.settimeout(self.patience)
             super().handle()
-        self.server.no_stranger(self.connection)
+        self.server.remove_stranger(self.connection)
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: requests hold the user's text."""
@@ -163,7 +161,10 @@ class Handler(BaseHTTPRequestHandler):
             self.server.stopped = True
 
     def compute(self) -> Answer | Iterator[Answer]:
-        """The answer to a POST. Raises Refusal for one that the page did not send."""
+        """The answer to a POST, or an iterator of answers.
+
+        Raises Refusal for a POST that the page did not send.
+        """
         body = self.read_body()
         # A page of another site, or a form of it, may have sent it.
         if self.headers.get("Origin") != f"http://{self.headers.get('Host')}":
@@ -172,13 +173,14 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
         name = self.path_below_secret({*QUESTIONS, "quit"})
         fields: Any = None
-        with suppress(ValueError, RecursionError):
+        with suppress(ValueError, RecursionError):  # no JSON, or nested too deeply
             fields = json.loads(body)
         if not isinstance(fields, dict):
             raise Refusal(HTTPStatus.BAD_REQUEST, "expected a JSON object")
         if name == "quit":
             self.is_last = True
             return {}
+        # An iterator has not computed its answers yet: send_lines locks for each of them.
         with self.server.computing:
             return QUESTIONS[name](Query(self.server.shown, fields))
 
@@ -197,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
                 "it has printed. Of an old link, what follows its last / goes to the end of the "
                 "new address.",
             )
-        self.server.no_stranger(self.connection)
+        self.server.remove_stranger(self.connection)
         return path
 
     def read_body(self) -> bytes:
@@ -207,6 +209,8 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
         # `int` refuses thousands of digits. Twelve are enough to see that a size is too large.
         size = int(length[:12])
+        # A body that is refused is read too, up to a limit: a browser that is still writing would
+        # miss the refusal.
         body = self.rfile.read(size) if size <= MAX_REFUSED_BODY else b""
         if size > MAX_BODY:
             message = f"expected at most {MAX_BODY:,} bytes"

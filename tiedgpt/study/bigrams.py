@@ -9,9 +9,9 @@ q_t:
     mrr          the mean reciprocal rank of the next token: sum_s q_t[s] / (rank of s by the path)
     kl           KL(q_t || p_t) = sum_s q_t[s] log(q_t[s] / p_t[s]) in nats; p_t = softmax(logits)
 
-A high top5 is worth something only above its chance level: a path that says the same after every
-token has both. The kl of "raw" and "normed" depends most on the scale of their logits, which no
-layer has made right. The two other measures do not depend on it.
+A high top5 is worth something only above top5_chance, which is as high in a path that says the same
+after every token. The kl of "raw" and "normed" depends most on the scale of their logits, which no
+layer has made right. top1, top5 and mrr do not depend on it, for they read ranks.
 
 The report has the mean over these tokens, each with the same weight: weighted by count, a few dozen
 tokens such as the comma and the line break would decide the mean. The baseline "unigram" makes the
@@ -42,7 +42,7 @@ If only the first MLP alone comes near, and only the model without it is far, th
 
 import math
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -55,9 +55,8 @@ from .predictions import ablation
 from .solved import best_factor
 
 BLOCK = 2**21  # numbers of float64 at once
-MAX_SCORES = 2**22  # n S, of a path in `mlp_numbers`
+MAX_SCORES = 2**22  # n S, of a path in `mlp_numbers`: they are in memory at once
 Scores = dict[str, float]
-Derivatives = tuple[np.ndarray, np.ndarray, np.ndarray]  # [m], [2], [2, 2]
 
 
 def bigrams(
@@ -75,7 +74,7 @@ def bigrams(
     tokens = corpus.by_count()
     if tokens.size < MIN_TOKENS:
         return None
-    with np.errstate(divide="ignore"):  # log 0 = -inf: a token that is not in the corpus
+    with np.errstate(divide="ignore"):  # a token that is not in the corpus has log 0 = -inf
         log_counts = np.log(corpus.counts)  # [V]
 
     paths: dict[str, Path] = {
@@ -93,9 +92,9 @@ def bigrams(
         scores: list[Scores] = []
         for piece in split_tokens(tokens, model.config.vocab_size, progress):
             for row, token in zip(path(model, piece), piece, strict=True):
-                control = controls[len(scores)]
+                control = controls[len(scores)]  # there is a score for each token before this one
                 scores.append(score_token(log_probabilities(row), token, control, corpus))
-        # Each token has the same weight.
+        # The plain mean: each token has the same weight, however common it is.
         report[name] = {
             number: float(np.mean([score[number] for score in scores])) for number in scores[0]
         }
@@ -103,23 +102,23 @@ def bigrams(
 
 
 def score_token(log_p: np.ndarray, token: int, control: int, corpus: Corpus) -> Scores:
-    """The numbers of one token: log_p [V] against its successors, and those of another token.
+    """The numbers of one token: log_p [V] against its successors.
 
-    control: the other token.
+    control: another token, whose successors give the numbers of chance.
     """
     successors, counts = corpus.row(token)
     q = counts / counts.sum()
-    # For each successor, this counts the tokens that are as likely or less likely, itself included.
+    # For each successor, how many tokens are at most as likely. It is one of them.
     as_likely_or_less = np.searchsorted(np.sort(log_p), log_p[successors], side="right")
     likelier = log_p.size - as_likely_or_less
     ranks = 1 + likelier
     return {
-        "top1": overlap(log_p, successors, counts, 1),
-        "top5": overlap(log_p, successors, counts, 5),
+        "top1": overlap(log_p, successors, counts, k=1),
+        "top5": overlap(log_p, successors, counts, k=5),
         "mrr": float(q @ (1 / ranks)),
         "kl": float(q @ (np.log(q) - log_p[successors])),
-        "top1_chance": overlap(log_p, *corpus.row(control), 1),
-        "top5_chance": overlap(log_p, *corpus.row(control), 5),
+        "top1_chance": overlap(log_p, *corpus.row(control), k=1),
+        "top5_chance": overlap(log_p, *corpus.row(control), k=5),
     }
 
 
@@ -148,8 +147,9 @@ def gains(
     """
     tokens = corpus.by_count()  # [n]
     seen = corpus.frequent(min_count=1)  # [S]
+    # Logits that are all 0 leave the prediction to the counts.
     no_path = np.broadcast_to(np.float32(0), (tokens.size, seen.size))
-    nats_by_counts = nats(no_path, tokens, corpus)
+    nats_by_counts = fitted_cross_entropies(no_path, tokens, corpus)
     report = {}
     for name, path in paths.items():
         logits = np.empty((tokens.size, seen.size), np.float32)
@@ -157,7 +157,8 @@ def gains(
         for piece in split_tokens(tokens, model.config.vocab_size, progress):
             logits[done : done + piece.size] = path(model, piece)[:, seen]
             done += piece.size
-        gain = nats_by_counts - nats(logits, tokens, corpus)  # [n // 2]
+        nats_by_both = fitted_cross_entropies(logits, tokens, corpus)
+        gain = nats_by_counts - nats_by_both  # [n // 2]
         report[name] = {
             "gain": float(gain.mean()),
             "gain_error": float(gain.std(ddof=1) / math.sqrt(gain.size)),
@@ -165,14 +166,16 @@ def gains(
     return report
 
 
-def nats(logits: np.ndarray, tokens: np.ndarray, corpus: Corpus) -> np.ndarray:
-    """The cross entropy of every second of `tokens` [n], by weights that fit the others: [n // 2].
+def fitted_cross_entropies(  # [n, S], [n] -> [n // 2]
+    logits: np.ndarray, tokens: np.ndarray, corpus: Corpus
+) -> np.ndarray:
+    """The cross entropy of every second token, in nats, by weights fitted to the tokens between.
 
-    logits [n, S] are those of the tokens of the corpus.
+    logits: of the S tokens that are in the corpus, after each of `tokens`.
     """
     seen = corpus.frequent(min_count=1)
     log_counts = np.log(corpus.counts[seen])
-    # For each token two means over what follows it in the text: of the logits, of log_counts
+    # For each token two means over what follows it in the text: of its logits, and of log_counts
     by_text = np.empty((tokens.size, 2))
     for row, token in enumerate(tokens):
         successors, counts = corpus.row(token)
@@ -180,28 +183,26 @@ def nats(logits: np.ndarray, tokens: np.ndarray, corpus: Corpus) -> np.ndarray:
         q = counts / counts.sum()
         by_text[row] = q @ logits[row, places], q @ log_counts[places]
     weights = fit(logits[::2], log_counts, by_text[::2])
-    losses, _, _ = cross_entropies(weights, logits[1::2], log_counts, by_text[1::2])
-    return losses  # without the derivatives, which only `fit` needs
+    return cross_entropies(weights, logits[1::2], log_counts, by_text[1::2]).of_rows
 
 
 def fit(  # [m, S], [S], [m, 2] -> [2]
     logits: np.ndarray, log_counts: np.ndarray, by_text: np.ndarray
 ) -> np.ndarray:
-    """The weights a and b with the lowest cross entropy, by Newton's method.
+    """The weights a and b with the lowest mean cross entropy, by Newton's method.
 
     by_text: for each row, the means of its logits and of log_counts over what follows in the text.
-    The cross entropy is convex in both, so it has one minimum. A step that goes too far is halved.
+    The cross entropy is convex in a and b: it has one minimum. A step that goes too far is halved.
     """
-    weights = np.array([0.0, 1.0])
+    weights = np.array([0.0, 1.0])  # begin with the shares of the tokens in the text
     here = cross_entropies(weights, logits, log_counts, by_text)
     step = newton_step(here)
     for _ in range(100):
-        _, gradient, _ = here
-        still_to_gain = -gradient @ step
+        still_to_gain = -here.gradient @ step  # nats, as the slope promises them
         if still_to_gain < 1e-10:
             break
         there = cross_entropies(weights + step, logits, log_counts, by_text)
-        if there[0].mean() > here[0].mean():
+        if there.of_rows.mean() > here.of_rows.mean():
             step = step / 2
             continue
         weights = weights + step
@@ -210,20 +211,32 @@ def fit(  # [m, S], [S], [m, 2] -> [2]
     return weights
 
 
-def newton_step(here: Derivatives) -> np.ndarray:  # -> [2]
+class CrossEntropies(NamedTuple):
+    """Cross entropies in nats, and the derivatives of their mean by the two weights."""
+
+    of_rows: np.ndarray  # [m]
+    gradient: np.ndarray  # [2]
+    curvature: np.ndarray  # [2, 2], the second derivatives
+
+
+def newton_step(here: CrossEntropies) -> np.ndarray:  # -> [2]
     """The step to the lowest point, if the curvature were the same everywhere."""
-    _, gradient, curvature = here
     # Without a path, or with one that says what the counts say, one direction has no curvature but
     # that of rounding. lstsq takes no step there.
-    return np.linalg.lstsq(curvature, -gradient, rcond=1e-12)[0]
+    step, *_ = np.linalg.lstsq(here.curvature, -here.gradient, rcond=1e-12)
+    return step
 
 
 def cross_entropies(
     weights: np.ndarray, logits: np.ndarray, log_counts: np.ndarray, by_text: np.ndarray
-) -> Derivatives:
-    """The cross entropy of each row [m], and both derivatives of their mean by the two weights."""
+) -> CrossEntropies:
+    """log(sum(exp(scores))) less the mean score by the text, of each row, and the derivatives.
+
+    scores [m, S] = weights[0] logits + weights[1] log_counts. by_text [m, 2]: the means of logits
+    and of log_counts by the text.
+    """
     m, S = logits.shape
-    result = np.empty(m)
+    of_rows = np.empty(m)
     gradient = np.zeros(2)
     curvature = np.zeros((2, 2))
     step = max(1, BLOCK // S)  # rows at once; one, if a row is longer than a block
@@ -232,35 +245,36 @@ def cross_entropies(
         x = logits[rows].astype(np.float64)
         scores = weights[0] * x + weights[1] * log_counts
         highest = scores.max(axis=1, keepdims=True)
-        p = np.exp(scores - highest)
+        p = np.exp(scores - highest)  # at most 1, so nothing overflows
         sums = p.sum(axis=1, keepdims=True)
         p /= sums
-        result[rows] = (highest + np.log(sums))[:, 0] - by_text[rows] @ weights
+        of_rows[rows] = (highest + np.log(sums))[:, 0] - by_text[rows] @ weights
 
-        # The derivative of log(sum(exp(scores))) is the mean by p, the second one the covariance.
+        # The first derivatives of log(sum(exp(scores))) are the means of x and log_counts by p.
         px = p * x
         by_softmax = np.stack([px.sum(axis=1), p @ log_counts], axis=1)
         gradient += (by_softmax - by_text[rows]).sum(axis=0)
+        # The second ones are their covariances: the means of products less the products of means.
         xx = (px * x).sum()
         xc = (px @ log_counts).sum()
         cc = (p @ log_counts**2).sum()
         curvature += np.array([[xx, xc], [xc, cc]]) - by_softmax.T @ by_softmax
-    return result, gradient / m, curvature / m
+    return CrossEntropies(of_rows, gradient / m, curvature / m)
 
 
 # Which MLP makes bigrams
 
 
 class MLPNumbers(TypedDict):
-    """Distances from the bigrams, in nats. The "other" ones are None with one layer."""
+    """Distances from the bigrams, in nats. With one layer, those of other MLPs are None."""
 
     tokens: int  # over which the distances are means
     table: float  # the path normed: no MLP
     first_alone: float
-    other_alone: float | None  # the nearest of the others
-    model: float
+    other_alone: float | None  # the lowest distance of the other MLPs
+    model: float  # the whole model
     without_first: float
-    without_other: float | None  # the farthest
+    without_other: float | None  # the highest distance without one of the other MLPs
     alone: list[float]  # by layer
     without: list[float]
 
@@ -268,12 +282,13 @@ class MLPNumbers(TypedDict):
 def mlp_numbers(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> MLPNumbers | None:
     """The distances of a model with layers; None without layers.
 
-    `progress` is called with 1 after each of 2 L + 2 paths.
+    `progress` is called with 1 after each of 2 L + 2 paths: each MLP alone, the model without each
+    MLP, the path normed, and the model.
     """
     layers = range(model.config.n_layer)
     if not layers:
         return None
-    # As many of the most frequent tokens as have scores that fit into memory
+    # As many of the most frequent tokens as have at most MAX_SCORES scores
     seen = corpus.frequent(min_count=1).size
     tokens = corpus.by_count()[: max(1, MAX_SCORES // seen)]
 
@@ -306,7 +321,7 @@ def nats_from_bigrams(  # [n, V], [n]
 ) -> float:
     """KL(text || path), the mean over tokens, after the best single factor on the logits.
 
-    The scale of W_E W_E^T and of ln_f's output says nothing, so it is not counted against them.
+    A path without all layers has logits of no certain scale, which is not counted against it.
     """
     seen = corpus.frequent(min_count=1)  # [S]
     pairs = corpus.table(tokens, seen).astype(np.float64)

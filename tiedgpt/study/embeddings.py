@@ -17,7 +17,8 @@ Each is the row of shares of a token, [S], of which the square root is taken and
 COMPONENTS principal components are kept: Y [n, COMPONENTS]. A ridge regression predicts Y from the
 rows of the table. Its weights are fitted on nine tenths of the tokens and tried on the last tenth,
 ten times, so that each token is predicted once. R2 is the share of the variance of Y that is
-predicted so. 0 is what the mean knows, and 1 is everything.
+predicted so. 0 is what the mean knows, and 1 is everything. It depends on the regression's penalty
+on large weights: R2 is that of a penalty of 30, and the report has that of 3 and of 300 beside it.
 
 Two controls have no model: "random", rows of random numbers of the same width, and "counts", the
 logarithm of each token's count alone. What a table knows is what lies above both.
@@ -106,11 +107,11 @@ def nearest(  # [V, D] -> [k], [k]
     V = len(rows)
     norms = lengths(rows)
     norms = np.where(norms > 0, norms, 1)  # a row of zeros has the cosine 0 to all others
-    cosines = rows @ rows[token] / norms / norms[token]
+    to_token = rows @ rows[token] / norms / norms[token]  # [V], the cosines
     is_itself = np.arange(V) == token
     # Without the token itself there are V - 1 rows.
-    tokens = top_k(np.where(is_itself, -np.inf, cosines), min(k, V - 1))
-    return tokens, cosines[tokens]
+    tokens = top_k(np.where(is_itself, -np.inf, to_token), min(k, V - 1))
+    return tokens, to_token[tokens]
 
 
 def ranks(x: np.ndarray) -> np.ndarray:  # [n] -> [n]
@@ -121,7 +122,7 @@ def ranks(x: np.ndarray) -> np.ndarray:  # [n] -> [n]
     """
     _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
     last_ranks = np.cumsum(counts)  # of each different number
-    mean_ranks = last_ranks - (counts - 1) / 2
+    mean_ranks = last_ranks - (counts - 1) / 2  # the middle of `counts` ranks in succession
     return mean_ranks[inverse]
 
 
@@ -137,7 +138,7 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float | None:  # [n], [n] -> in [-
     """
     if x.size == 0 or x.min() == x.max() or y.min() == y.max():
         return None
-    return float(np.corrcoef(ranks(x), ranks(y))[0, 1])
+    return float(np.corrcoef(ranks(x), ranks(y))[0, 1])  # corrcoef: [[1, r], [r, 1]]
 
 
 # What a table knows of a text
@@ -147,15 +148,15 @@ MAX_PROBED = 1000
 COMPONENTS = 20
 FOLDS = 10
 PENALTIES = (3, 30, 300)  # on weights of rows whose columns have a variance of 1
-MIDDLE = 30  # the penalty of r2 and its interval
+MIDDLE_PENALTY = 30  # r2 and its interval are of this one
 RESAMPLES = 1000
 
 
 class Knowledge(TypedDict):
     """What a table knows of one thing."""
 
-    r2: float  # with the penalty MIDDLE
-    low: float  # its interval
+    r2: float  # with MIDDLE_PENALTY
+    low: float  # the lower end of its interval
     high: float
     by_penalty: dict[str, float]  # R2 by each of PENALTIES
 
@@ -177,9 +178,9 @@ def knowledge(model: GPT2, corpus: Corpus) -> Tables | None:
     if not model.config.tied:
         tables["W_U"] = model.W_U[:, tokens].T
     tables["random"] = rng.normal(size=(tokens.size, model.config.n_embd))
-    tables["counts"] = np.log(corpus.counts[tokens])[:, None]
+    tables["counts"] = np.log(corpus.counts[tokens])[:, None]  # [n, 1]
 
-    seen = corpus.frequent(min_count=1)  # [S]
+    seen = corpus.frequent(min_count=1)  # [S], all tokens of the corpus
     targets = {
         "successors": components(corpus.table(tokens, seen)),
         "predecessors": components(corpus.table(seen, tokens).T),
@@ -199,36 +200,41 @@ def components(pair_counts: np.ndarray) -> np.ndarray:  # [n, S] -> [n, COMPONEN
     The distance of two such rows is the Hellinger distance of their distributions, in which a few
     very common tokens do not decide everything.
     """
-    pairs_of_row = np.maximum(pair_counts.sum(axis=1, keepdims=True), 1)  # 0 at the end of a text
-    roots = np.sqrt(pair_counts / pairs_of_row, dtype=np.float64)  # for eigh, below
+    pairs_of_row = pair_counts.sum(axis=1, keepdims=True)  # 0 for a token that only ends the text
+    shares = pair_counts / np.maximum(pairs_of_row, 1)
+    roots = np.sqrt(shares, dtype=np.float64)  # float64: eigh needs the digits
     roots -= roots.mean(axis=0)
+    # The components of all rows are the eigenvectors of this [n, n] matrix, each times the square
+    # root of its eigenvalue.
     values, vectors = np.linalg.eigh(roots @ roots.T)  # [n], [n, n], the lowest first
-    highest = slice(None, -COMPONENTS - 1, -1)
-    return vectors[:, highest] * np.sqrt(np.maximum(values[highest], 0))
+    highest = slice(None, -COMPONENTS - 1, -1)  # the last COMPONENTS, from the last on
+    return vectors[:, highest] * np.sqrt(np.maximum(values[highest], 0))  # rounding may give < 0
 
 
-def probe(  # [n, D], {thing: [n, COMPONENTS]}, places of tokens
+def probe(  # [n, D], {thing: [n, COMPONENTS]}
     rows: np.ndarray, targets: dict[str, np.ndarray], folds: list[np.ndarray]
 ) -> dict[str, Knowledge]:
-    """What rows know of each target."""
-    Y = np.hstack(list(targets.values()))  # one fit for all
+    """What rows know of each target. folds: the numbers of the rows that are predicted together."""
+    Y = np.hstack(list(targets.values()))  # the columns of all targets, for one fit
     by_penalty = {penalty: predicted(rows, Y, folds, penalty) for penalty in PENALTIES}
     report: dict[str, Knowledge] = {}
-    for place, (thing, target) in enumerate(targets.items()):
-        columns = slice(place * COMPONENTS, (place + 1) * COMPONENTS)
-        total = ((target - target.mean(axis=0)) ** 2).sum(axis=1)  # [n], of each token
+    for number, (thing, target) in enumerate(targets.items()):
+        columns = slice(number * COMPONENTS, (number + 1) * COMPONENTS)  # this target's in Y
+        squares = ((target - target.mean(axis=0)) ** 2).sum(axis=1)  # [n], of each token
         errors = {
-            penalty: ((target - answer[:, columns]) ** 2).sum(axis=1)  # [n]
-            for penalty, answer in by_penalty.items()
+            penalty: ((target - prediction[:, columns]) ** 2).sum(axis=1)  # [n]
+            for penalty, prediction in by_penalty.items()
         }
-        r2 = {penalty: float(1 - error.sum() / total.sum()) for penalty, error in errors.items()}
-        # 95 % of R2 when the tokens are drawn anew
-        rng = np.random.default_rng(0)
-        drawn = rng.integers(0, total.size, (RESAMPLES, total.size))
-        resampled = 1 - errors[MIDDLE][drawn].sum(axis=1) / total[drawn].sum(axis=1)
-        low, high = np.quantile(resampled, [0.025, 0.975])
+        r2 = {penalty: float(1 - error.sum() / squares.sum()) for penalty, error in errors.items()}
+
+        # The bootstrap: R2 of n tokens drawn with repetition, RESAMPLES times.
+        n = len(rows)
+        drawn = np.random.default_rng(0).integers(0, n, (RESAMPLES, n))
+        errors_of_drawn = errors[MIDDLE_PENALTY][drawn].sum(axis=1)  # [RESAMPLES]
+        resampled_r2 = 1 - errors_of_drawn / squares[drawn].sum(axis=1)
+        low, high = np.quantile(resampled_r2, [0.025, 0.975])
         report[thing] = {
-            "r2": r2[MIDDLE],
+            "r2": r2[MIDDLE_PENALTY],
             "low": float(low),
             "high": float(high),
             "by_penalty": {str(penalty): share for penalty, share in r2.items()},
@@ -236,18 +242,20 @@ def probe(  # [n, D], {thing: [n, COMPONENTS]}, places of tokens
     return report
 
 
-def predicted(
+def predicted(  # [n, D], [n, columns] -> [n, columns]
     rows: np.ndarray, Y: np.ndarray, folds: list[np.ndarray], penalty: float
 ) -> np.ndarray:
-    """Y as a ridge regression predicts it, each token by the weights of the other folds."""
+    """Y as a ridge regression predicts it: each fold by weights fitted to the other folds."""
     scale = rows.std(axis=0)
+    # All columns have one penalty, so all get a variance of 1. A constant column becomes 0.
     X = (rows - rows.mean(axis=0)) / np.where(scale > 0, scale, 1)  # [n, D]
-    answer = np.empty_like(Y)
+    prediction = np.empty_like(Y)
     for fold in folds:
-        others = np.delete(np.arange(len(Y)), fold)
+        others = np.delete(np.arange(len(Y)), fold)  # the rows of the other folds
+        # The means are subtracted, so that the constant of the regression has no penalty.
         X_mean, Y_mean = X[others].mean(axis=0), Y[others].mean(axis=0)
         A = X[others] - X_mean
-        ridge = A.T @ A + penalty * np.eye(A.shape[1])
-        weights = np.linalg.solve(ridge, A.T @ (Y[others] - Y_mean))  # [D, COMPONENTS]
-        answer[fold] = (X[fold] - X_mean) @ weights + Y_mean
-    return answer
+        ridge = A.T @ A + penalty * np.eye(A.shape[1])  # [D, D]
+        weights = np.linalg.solve(ridge, A.T @ (Y[others] - Y_mean))  # [D, columns of Y]
+        prediction[fold] = (X[fold] - X_mean) @ weights + Y_mean
+    return prediction

@@ -37,17 +37,17 @@ class Gradients:
 
         The cosine between d_embed and d_head is 0 for a row that one of them does not reach.
         """
-        # The rows of tokens that were not read: d_embed is 0 there, so the sum is d_head.
+        # First as if no token was read: d_embed is 0, so the sum is d_head.
         V = len(self.head_lengths)
         embed_lengths = np.zeros(V)
         sum_lengths = self.head_lengths.astype(np.float64)  # a copy, to be changed below
         cosines = np.zeros(V)
 
-        # The rows of tokens that were read.
+        # Then the rows of the tokens that were read.
         embed_lengths[self.tokens] = lengths(self.d_embed)
         sum_lengths[self.tokens] = lengths(self.d_embed + self.d_head)
         products = lengths(self.d_embed) * lengths(self.d_head)  # [n]
-        inner = (self.d_embed * self.d_head).sum(axis=1)  # [n], 0 where a product is 0
+        inner = (self.d_embed * self.d_head).sum(axis=1)  # [n], 0 where `products` is 0
         cosines[self.tokens] = inner / np.where(products > 0, products, 1)
         return np.stack([embed_lengths, self.head_lengths, sum_lengths, cosines])
 
@@ -57,9 +57,10 @@ class Gradients:
         The cosine is 0 if one of the gradients is 0.
         """
         embed = float(np.linalg.norm(self.d_embed))
-        head = float(np.linalg.norm(self.head_lengths))  # d_head has only some of the rows
+        head = float(np.linalg.norm(self.head_lengths))  # over all rows; d_head has n of them
         cosine = 0.0
         if embed > 0 and head > 0:
+            # d_embed is 0 in the other rows, so these n give the whole inner product.
             cosine = float(np.vdot(self.d_embed, self.d_head)) / (embed * head)
         return {"embed": embed, "head": head, "cosine": cosine}
 
@@ -75,7 +76,7 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
             f"{ids.size} tokens are more than the context of {model.config.n_ctx} and one"
         )
     tape: Tape = {}
-    # The backward pass does not read the attention scores.
+    # The backward pass does not read the attention scores, which take much memory.
     unrecorded = in_each_layer(["attn.N.scores"], model.config)
     run = Run(model.config, tape=tape, unrecorded=unrecorded)
     final = transformer(ids[None, :-1], model.tree, run)  # [1, T - 1, D]
@@ -85,8 +86,8 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
     tokens, numbers = np.unique(ids[:-1], return_inverse=True)
     loss, dfinal, d_head, head_lengths = head_backward(final[0], model.W_U, ids[1:], tokens)
 
-    # The backward pass writes each gradient into an array that it is given. That of wte is d_embed;
-    # the arrays of the other parameters are not used. It takes a batch, here of one text.
+    # The backward pass writes the gradient of each parameter into an array that it is given. Only
+    # d_embed, the array of wte, is read afterwards. The pass takes a batch, here of one text.
     d_embed = np.zeros((tokens.size, model.config.n_embd), model.dtype)
     arrays = nest(gradient_arrays(model, d_embed))
     dfinals = dfinal[None]  # [1, T - 1, D]
@@ -98,8 +99,8 @@ def gradients(model: GPT2, ids: Any) -> Gradients:
 def gradient_arrays(model: GPT2, d_embed: np.ndarray) -> Parameters:
     """An array for the gradient of each parameter but W_U, to which the backward pass writes.
 
-    d_embed [n, D] is that of wte: a row for each token that was read. The gradients of the blocks
-    are not used, so all layers share the arrays of one.
+    d_embed [n, D] is the array of wte: a row for each token that was read. The gradients of the
+    blocks are not used, so all layers share the arrays of one layer.
     """
     shared_arrays: Parameters = {"wte.weight": d_embed}
     arrays: Parameters = {}
@@ -121,7 +122,7 @@ def head_backward(  # [N, D], [D, V], [N], [n] -> loss, [N, D], [n, D], [V]
     """
     logits = unembed(final, W_U)
     losses = cross_entropy(logits, targets)
-    dlosses = np.full_like(losses, 1 / losses.size)
+    dlosses = np.full_like(losses, 1 / losses.size)  # the loss is their mean
     dlogits = cross_entropy_backward(dlosses, logits, targets)
     dfinal = dlogits @ W_U.T
     d_head = dlogits[:, tokens].T @ final

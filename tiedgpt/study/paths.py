@@ -61,7 +61,8 @@ def mlp0(model: GPT2, tokens: np.ndarray, layer: int = 0) -> np.ndarray:  # [n] 
     block = model.tree["h"][layer]
     resid_mid = model.W_E[tokens]
     mlp_in = norm(resid_mid, block["ln_2"], model.config)
-    mlp_out = mlp(mlp_in, **block["mlp"], layer=layer, run=Run(model.config))
+    run = Run(model.config)  # records and edits nothing
+    mlp_out = mlp(mlp_in, **block["mlp"], layer=layer, run=run)
     return final_logits(model, resid_mid + mlp_out)
 
 
@@ -246,7 +247,7 @@ def jsd_floor(corpus: Corpus) -> float:
     pairs = first * V + second
     reversed_pairs = second * V + first  # (b, a)
     places = np.searchsorted(pairs, reversed_pairs)
-    places = np.minimum(places, pairs.size - 1)  # one that is above all would be after the end
+    places = np.minimum(places, pairs.size - 1)  # above all pairs, the place is after the last one
     occurs = pairs[places] == reversed_pairs
     reversed_counts = np.where(occurs, counts[places], 0)  # [P], the numbers of M^T
     ratios = 2 * counts / (counts + reversed_counts)  # [P], M / S: the number of pairs cancels

@@ -23,8 +23,8 @@ columns of W_U. (Subtracting the mean of resid is the same as subtracting the me
 mean(x) . g = x . mean(g).) So each part c contributes c . d, and the contributions add up to the
 logit.
 
-This is the direct effect of a part. What later layers do with it counts as theirs: `ablation`
-removes a part, so that the rest of the model runs without it.
+This is the direct effect of a part. What later layers do with it counts as their own part.
+`ablation` removes a part and runs the rest of the model without it, so it shows both effects.
 """
 
 import math
@@ -161,7 +161,7 @@ def lens(
     first_shown = 0
     if last is not None:
         first_shown = -last  # the tape that is passed in may have more tokens
-    shown = [stream[0, first_shown:] for stream in streams.values()]
+    shown = [stream[0, first_shown:] for stream in streams.values()]  # [T, D], of each layer
 
     # The tokens of all layers are rows of one matrix, so the output matrix is read once for all.
     resid = np.concatenate(shown)  # [layers * T, D]
@@ -199,7 +199,7 @@ def likeliest(  # [R, V] -> [R, k], [R, k]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k likeliest tokens of each row, likeliest first, and their probabilities."""
     tokens = np.stack([top_k(row, k) for row in check_logits(logits)])
-    probabilities = softmax(logits, out=logits)
+    probabilities = softmax(logits, out=logits)  # in their memory: they are not read again
     return tokens, np.take_along_axis(probabilities, tokens, axis=1)
 
 
@@ -257,7 +257,7 @@ def attribute(
 
     if tape is None:
         tape = last_tape(model, ids, n=1)  # of the last token only; it checks the ids
-    *_, last_stream = residual_streams(tape).values()
+    *_, last_stream = residual_streams(tape).values()  # after the last block
     resid = last_stream[0, -1].astype(np.float64)  # [D], the input of ln_f
     g = model.parameters["ln_f.weight"] * u
     d = (g - g.mean()) / math.sqrt(resid.var() + model.config.layer_norm_epsilon)
@@ -293,13 +293,13 @@ def ablation(config: Config, names: Iterable[str]) -> Edits:
     Names: attn.N.head.H, attn.N and mlp.N, the last two with c_proj's bias. Raises ArgumentError
     for others.
     """
-    # Each part that can be removed -> its activation, and its place on axis 1 of that
+    # The name of a part -> the activation that it is in, and its place on axis 1 there
     removable: dict[str, tuple[str, int | slice]] = {}
     for layer in range(config.n_layer):
-        # These are [B, T, D], so all positions are set to 0.
+        # These activations are [B, T, D]: the part has all places on axis 1.
         removable[f"attn.{layer}"] = (f"attn.{layer}.out", slice(None))
         removable[f"mlp.{layer}"] = (f"mlp.{layer}.out", slice(None))
-        for head in range(config.n_head):  # one of [B, H, T, K]
+        for head in range(config.n_head):  # a head has one place, on axis 1 of [B, H, T, K]
             removable[f"attn.{layer}.head.{head}"] = (f"attn.{layer}.heads", head)
 
     places_by_activation = defaultdict(list)  # several heads of a layer are in one activation

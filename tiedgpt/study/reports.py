@@ -77,7 +77,7 @@ class PredictionReport(LikelyToken):
 
 
 class Likelihood(TokenReport, total=False):
-    """A token with one of two numbers."""
+    """A token with its "logprob" or with its "bits"."""
 
     logprob: float  # the natural logarithm of its probability
     bits: float  # its surprisal
@@ -119,7 +119,7 @@ def predictions_report(
 
 
 def surprise_report(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> SurpriseReport:
-    """How a token that came next was predicted. unit: "logprob" or "bits", which tokens have."""
+    """How a token that came next was predicted. unit: "logprob" or "bits", the field of tokens."""
 
     def likelihood(token: int, log_probability: float) -> Likelihood:
         if unit == "bits":
@@ -129,7 +129,9 @@ def surprise_report(tokenizer: Tokenizer, prediction: Prediction, unit: str) -> 
     return {
         **likelihood(prediction.token, prediction.log_probability),
         "rank": prediction.rank,
-        "alternatives": [likelihood(*other) for other in prediction.alternatives],
+        "alternatives": [
+            likelihood(token, log_probability) for token, log_probability in prediction.alternatives
+        ],
     }
 
 
@@ -316,7 +318,7 @@ def score_report(
 
     places = predicted_places(ids.size, model.config.n_ctx, stride)
     predictions = token_predictions(model, ids, stride, alternatives, progress)
-    losses = -np.array([prediction.log_probability for prediction in predictions])
+    losses = -np.array([prediction.log_probability for prediction in predictions])  # nats
     listed: list[ScoredToken] = []
     for place, prediction in zip(places.tolist(), predictions, strict=True):
         listed.append({"place": place, **surprise_report(tokenizer, prediction, "bits")})
@@ -405,8 +407,9 @@ def study_report(
 ) -> StudyReport:
     """All numbers of a model, with its name as "model".
 
-    `start` is the token that begins a document; with it, there is a path "started".
-    `note` is called with what is left out. It and `progress` get texts that begin with `name`.
+    tied_W_E [V, D']: the matrix of a tied model, to compare with. `start` is the token that begins
+    a document; with it, there is a path "started". `note` is called with what is left out. It and
+    `progress` get texts that begin with `name`.
     """
     config = model.config
     count = parameter_count(config)
@@ -441,7 +444,10 @@ def measure_on_corpus(
     note: Callable[[str], Any],
     start: int | None,
 ) -> None:
-    """Add to a report the numbers that need a corpus. The arguments are those of study_report."""
+    """Add to a report the numbers that need a corpus.
+
+    note: is called with what is left out. start: the token that begins a document, if there is one.
+    """
     config = model.config
     has_frequent_tokens = corpus.frequent().size >= MIN_TOKENS  # else a mean over them says nothing
     report["corpus"] = {
@@ -457,8 +463,8 @@ def measure_on_corpus(
     with progress(f"{report['model']}: loss", heads * text.size, "token") as bar:
         report["loss"] = losses(model, text, bar.add)
     if report["loss"] is not None:  # without a loss there is nothing to differentiate
-        tokens = min(MAX_GRADIENT_TOKENS, config.n_ctx)
-        last_ids = corpus.ids[-tokens - 1 :]  # one more, because the first is not predicted
+        predicted = min(MAX_GRADIENT_TOKENS, config.n_ctx)
+        last_ids = corpus.ids[-predicted - 1 :]  # one more, because the first is not predicted
         report["gradients"] = gradients(model, last_ids).lengths_and_cosine()
 
 
@@ -472,7 +478,8 @@ def measure_pairs(
 ) -> None:
     """Add to a report what compares the model with the pairs of neighbours in the corpus.
 
-    The corpus must have frequent tokens. The other arguments are those of study_report.
+    The corpus must have frequent tokens. note: is called with what is left out. start: the token
+    that begins a document, for a path "started".
     """
     name = report["model"]
     frequent = corpus.frequent().size
@@ -482,6 +489,7 @@ def measure_pairs(
         note(f"{name}: the corpus has too many different tokens to solve for the best W_U")
 
     after_start: dict[str, Path] = {}  # the path "started": the whole model reads `start` first
+    # The model must have this token, and a context for two.
     if start is not None and start < model.config.vocab_size and model.config.n_ctx >= 2:
         after_start["started"] = partial(whole_model, start=start)
     others = {**after_start, **solved}
@@ -493,9 +501,11 @@ def measure_pairs(
     report["bigrams"] = scores
     with progress(f"{name}: gains", len(paths) * frequent, "token") as bar:
         report["gains"] = gains(model, corpus, paths, bar.add)
-    report["missing"] = missing(scores)  # what the model lacks to predict the bigrams
+    report["missing"] = missing(scores)  # the parts of the KL of "normed"
     report["tables"] = knowledge(model, corpus)
-    with progress(f"{name}: MLPs", 2 * model.config.n_layer + 2, "path") as bar:
+    # Each MLP alone, the model without each MLP, no MLP, and the whole model
+    mlp_paths = 2 * model.config.n_layer + 2
+    with progress(f"{name}: MLPs", mlp_paths, "path") as bar:
         report["mlps"] = mlp_numbers(model, corpus, bar.add)
 
 

@@ -54,9 +54,9 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> di
     pairs_of_row = pair_counts.sum(axis=1, keepdims=True)  # 0 for a token that nothing follows
     Q = pair_counts / np.maximum(pairs_of_row, 1)
 
-    # The prior adds a little to every count, because a pair that never occurs has no logarithm. A
-    # row of Q is a row of counts divided by its sum, so log Q and the log of the counts differ by a
-    # constant in each row. Centred, they are equal.
+    # The prior adds a little to every count, because a pair that never occurs has no logarithm. The
+    # logs of counts and of shares differ by a constant in each row, and centred they are equal. So
+    # the counts need not be divided by their sums.
     prior = PRIOR * corpus.counts[seen] / corpus.counts.sum()  # [S]
     smoothed_counts = pair_counts + prior.astype(np.float32)  # [n, S]
     W = least_squares(X, centred_log(smoothed_counts))
@@ -124,7 +124,7 @@ def descend(  # [n, r], [n, S], [r, S] -> [r, S]
     plus momentum times the last change.
     """
     step = 2  # the inverse of the highest second derivative
-    ahead = M
+    ahead = M  # where the gradient is computed
     t = 1.0  # Nesterov's sequence 1, 1.6, 2.2, ...; with it the momentum grows from 0 towards 1
     for _ in range(steps):
         difference = softmax(U @ ahead)  # [n, S]

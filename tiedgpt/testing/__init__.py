@@ -51,8 +51,8 @@ def scale_of(name: str, config: Config) -> tuple[float, float]:
     """The mean and the standard deviation of a parameter. No gain is near 1 and no bias near 0."""
     D = config.n_embd
     F = config.n_inner or 4 * D  # 4 D is for the type checker: n_inner of a Config is a number
-    # What is added to the residual stream, by wte, wpe and c_proj, is SMALL. ln_f makes it large
-    # again: with this factor in its gain, the standard deviation of the logits is about 15.
+    # A logit is a sum of D products with numbers of wte, which are SMALL. With this factor in the
+    # gain of ln_f, the standard deviation of the logits is about 17.
     large = 12 / SMALL / np.sqrt(D)
     # Each key is a part of names; of several in a name, the first counts. A product with a matrix
     # adds up D or F terms, so the division by the root of D or F gives results of one scale.
@@ -61,16 +61,16 @@ def scale_of(name: str, config: Config) -> tuple[float, float]:
         "ln_f.bias": (0, 0.4 * large),
         "c_proj.bias": (0, SMALL / 2),
         "bias": (0, 0.4),
-        "ln_": (1.3, 0.4),
+        "ln_": (1.3, 0.4),  # ln_1 and ln_2
         "attn.c_proj": (0, SMALL / np.sqrt(D)),
         "mlp.c_proj": (0, 3 * SMALL / np.sqrt(F)),
-        "c_": (0, 1.5 / np.sqrt(D)),
-        "w": (0, SMALL),
+        "c_": (0, 1.5 / np.sqrt(D)),  # c_attn and c_fc
+        "w": (0, SMALL),  # wte.weight, wpe.weight and lm_head.weight
     }
     for part, scale in scales.items():
         if part in name:
             return scale
-    raise AssertionError(f"{name} has no scale")  # "w" is in the name of each embedding
+    raise AssertionError(f"{name} has no scale")  # every name has "bias" or the w of "weight"
 
 
 def random_model(config: Config = TINY, seed: int = 0) -> GPT2:
@@ -111,7 +111,7 @@ def assert_same_gpt2(
         ids = np.random.default_rng(0).integers(config.vocab_size, size=(2, length))
     try:
         report = compare(model, theirs, ids, targets)
-    except NothingCompared as error:
+    except NothingCompared as error:  # nothing was seen to be the same, so the assertion fails
         raise AssertionError(str(error)) from None
     if report.same is None:
         raise AssertionError(
@@ -136,6 +136,7 @@ def assert_vectors(answers: Mapping[str, Any]) -> None:
     for case in report["cases"]:
         if case["status"] == "wrong":
             lines.append(f"{case['name']}: {case['sentence']}")
+    # For each group of cases, such as encode: what explains all answers of the group.
     for group, mistakes in report["mistakes"].items():
         lines += [f"{group}: {sentence}" for sentence in mistakes]
     raise AssertionError("\n".join(lines))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,21 +76,22 @@ def tie_of(
             raise ArgumentError(f"expected strings as names of tensors, got {short_repr(name)}")
     found_embedding = one_name(state_dict, "embedding", embedding)
     found_head = one_name(state_dict, "head", head, beside=found_embedding)
-    if found_embedding is None and found_head is not None:
-        found_embedding = one_name_of_classes(state_dict, "embedding", beside=found_head)
-    if found_embedding is None and found_head is None:
-        raise ArgumentError(
-            f"neither an embedding nor a head is among {short_repr(list(state_dict))}: give "
-            "embedding= and head=, their names"
-        )
-    if found_head is None or found_embedding is None:
-        there, missing = ("embedding", "head") if found_head is None else ("head", "embedding")
-        check_that_it_is_alone(state_dict, str(found_embedding or found_head), there, missing)
-        return Tie(there, found_embedding, found_head)
+    if found_embedding is None:
+        if found_head is None:
+            raise ArgumentError(
+                f"neither an embedding nor a head is among {short_repr(list(state_dict))}: give "
+                "embedding= and head=, their names"
+            )
+        check_that_it_is_alone(state_dict, found_head, there="head", missing="embedding")
+        return Tie("head", None, found_head)
+    if found_head is None:
+        check_that_it_is_alone(state_dict, found_embedding, there="embedding", missing="head")
+        return Tie("embedding", found_embedding, None)
+
     one, other = state_dict[found_embedding], state_dict[found_head]
     try:
         kind = compare_entries(one, other)
-    except (RuntimeError, TypeError) as error:  # torch's, for float8 beside another dtype
+    except (RuntimeError, TypeError) as error:  # quantised, or torch's float8 beside another dtype
         raise ArgumentError(
             f"{found_embedding} ({one.dtype}) and {found_head} ({other.dtype}) cannot be compared: "
             f"{one_line(str(error))}"
@@ -113,10 +114,12 @@ def one_name(
     found = [name for name in entries if is_matrix(name, entries[name], LAST_NAMES[which])]
     for name in found:
         check_values(name, entries[name])
-    # A matrix may have several names; more than one memory are several matrices.
+    if not found:
+        found = names_by_model_classes(entries, which, beside)
+    # One matrix may have several names. Several memories are several matrices.
     if len({memory_of(entries[name]) for name in found}) > 1:
         raise ArgumentError(f"which of {', '.join(found)} is meant? Give its name")
-    return found[0] if found else one_name_of_classes(entries, which, beside)
+    return found[0] if found else None
 
 
 def is_matrix(name: str, value: Any, last_names: tuple[str, ...]) -> bool:
@@ -127,11 +130,11 @@ def is_matrix(name: str, value: Any, last_names: tuple[str, ...]) -> bool:
     return module.rpartition(".")[2] in last_names and len(getattr(value, "shape", ())) == 2
 
 
-def one_name_of_classes(entries: Mapping[str, Any], which: str, beside: str | None) -> str | None:
-    """The only entry with a name that classes of transformers have for this matrix, or None.
+def names_by_model_classes(entries: Mapping[str, Any], which: str, beside: str | None) -> list[str]:
+    """The names of entries that model classes of transformers have for the embedding or the head.
 
-    Such a name may be that of a classifier elsewhere: beside another matrix [V, D], it has as many
-    rows or more, and its width.
+    In another model such a name may be a classifier's. So beside the other matrix [V, D] an entry
+    counts only if it has the width D and V rows or more, or is [D, V].
     """
     found = []
     for name, value in entries.items():
@@ -140,26 +143,25 @@ def one_name_of_classes(entries: Mapping[str, Any], which: str, beside: str | No
             continue
         if beside is not None:
             V, D = entries[beside].shape
-            if shape != (D, V) and not (shape[1] == D and shape[0] >= V):
+            is_transposed = shape == (D, V)
+            is_as_large = shape[0] >= V and shape[1] == D
+            if not is_transposed and not is_as_large:
                 continue
-        if has_name_of_classes(name, which):
+        if has_name_of_model_class(name, which):
             check_values(name, value)
             found.append(name)
-    # A matrix may have several names; more than one memory are several matrices.
-    if len({memory_of(entries[name]) for name in found}) > 1:
-        raise ArgumentError(f"which of {', '.join(found)} is meant? Give its name")
-    return found[0] if found else None
+    return found
 
 
-def has_name_of_classes(name: str, which: str) -> bool:
-    """Whether a name is, or ends with, one of names_of_classes."""
+def has_name_of_model_class(name: str, which: str) -> bool:
+    """Whether a name is, or ends with, one of names_in_model_classes."""
     plain = f".{WRAPPER.sub('', name)}"
-    return any(plain.endswith(f".{end}") for end in names_of_classes(which))
+    return any(plain.endswith(f".{end}") for end in names_in_model_classes(which))
 
 
 @cache
-def names_of_classes(which: str) -> frozenset[str]:
-    """The names that the classes of kinds.json have for their embedding or their head."""
+def names_in_model_classes(which: str) -> frozenset[str]:
+    """The names of the "embedding" or the "head" in all classes of transformers in kinds.json."""
     number = 0 if which == "embedding" else 1  # in each set of names of a class
     return frozenset(names[number] for known in all_classes() for names in known.names)
 
@@ -167,10 +169,11 @@ def names_of_classes(which: str) -> frozenset[str]:
 def check_that_it_is_alone(
     entries: Mapping[str, Any], found: str, there: str, missing: str
 ) -> None:
-    """Raise ArgumentError if an entry could be the missing matrix, whose name is not known.
+    """Raise ArgumentError if an entry could be the missing matrix, under a name that is not known.
 
-    Outside of the layers that is a quantised one, and one of the same width [V, D] or [D, V], with
-    nearly as many rows: a matrix may be padded.
+    found: the name of the matrix that is there, [V, D]. there, missing: "embedding" and "head", or
+    the other way round. Outside of the layers, a quantised matrix could be the missing one, and one
+    of the width D with about V rows, because one of the two matrices may be padded.
     """
     module = found.rpartition(".")[0]
     V, D = entries[found].shape
@@ -184,16 +187,17 @@ def check_that_it_is_alone(
                 f"{found} is there, and the quantised {name} may be {USE[missing]}: not known "
                 "whether they are one"
             )
+        # It has the name of the missing matrix, but not two axes: check_values says so.
         if part == "weight" and module_here.rpartition(".")[2] in LAST_NAMES[missing]:
             check_values(name, value)
         shape = tuple(getattr(value, "shape", ()))
         if name == found or len(shape) != 2 or D not in shape:
             continue
-        is_copy = is_matrix(name, value, LAST_NAMES[there]) or has_name_of_classes(name, there)
-        if is_copy and is_same_memory(value, entries[found]):
-            continue
+        is_known = is_matrix(name, value, LAST_NAMES[there]) or has_name_of_model_class(name, there)
+        if is_known and is_same_memory(value, entries[found]):
+            continue  # a second name of the matrix that is there
         rows = shape[0] if shape[1] == D else shape[1]
-        if abs(rows - V) <= V / 8:
+        if abs(rows - V) <= V / 8:  # rows that pad a matrix are fewer than that
             raise ArgumentError(
                 f"{found} is there, and {name} {list(shape)} may be {USE[missing]}: if it is, give "
                 f"{missing}= its name"
@@ -204,7 +208,8 @@ def is_of_integers(value: Any) -> bool:
     """Whether an entry is a matrix of integers, as quantised weights are."""
     if len(getattr(value, "shape", ())) != 2:
         return False
-    return re.search(r"\bu?int\d+$", str(getattr(value, "dtype", ""))) is not None
+    dtype = str(getattr(value, "dtype", ""))  # such as "torch.uint8"
+    return re.search(r"\bu?int\d+$", dtype) is not None
 
 
 def is_same_memory(one: Any, other: Any) -> bool:
@@ -216,7 +221,7 @@ def is_same_memory(one: Any, other: Any) -> bool:
 
 
 def check_values(name: str, value: Any) -> None:
-    """Raise ArgumentError for what is no array, and for a tensor without values in memory."""
+    """Raise ArgumentError for what is no matrix, and for one without values in memory."""
     if len(getattr(value, "shape", ())) != 2:
         raise ArgumentError(f"{name} is no matrix: {short_repr(value)}")
     if getattr(value, "is_meta", False):
@@ -227,8 +232,8 @@ def check_values(name: str, value: Any) -> None:
         return
     if str(value.layout) != "torch.strided":
         raise ArgumentError(f"{name} is {value.layout}: expected a tensor that is not sparse")
-    # The address is 0 of memory that was freed, as FSDP does, and of a tensor that has its values
-    # in other tensors, such as a DTensor. To read it would end the process.
+    # A tensor whose memory was freed has the address 0, as FSDP leaves it. So has a tensor with its
+    # values in other tensors, such as a DTensor. To read at this address would end the process.
     try:
         address = value.untyped_storage().data_ptr()
     except RuntimeError:  # of a tensor that is made of others
@@ -248,15 +253,15 @@ def compare_entries(one: Any, other: Any) -> str:
     """The kind of two entries: "one storage", "overlap", "equal" or "different"."""
     if memory_of(one) == memory_of(other):
         return "one storage"
-    # Two parts of one storage may have no byte in common: FSDP lays many parameters side by side.
-    device, other_device = memory_of(one)[0], memory_of(other)[0]
-    if device == other_device and np.shares_memory(addresses(one), addresses(other)):
+    # Bytes are compared, not storages: FSDP lays many parameters side by side in one storage.
+    is_one_device = memory_of(one).device == memory_of(other).device
+    if is_one_device and np.shares_memory(array_over(one), array_over(other)):
         return "overlap"
     if is_of_integers(one) or is_of_integers(other):
         raise TypeError("quantised, and its scale is elsewhere")
     if tuple(one.shape) != tuple(other.shape):
         return "different"
-    if is_of_torch(one) and is_of_torch(other):
+    if is_of_torch(one) and is_of_torch(other):  # torch has dtypes that NumPy lacks
         is_equal = bool((one.detach() == other.detach().to(one.device)).all())
     else:
         arrays = [each.detach().cpu() if is_of_torch(each) else each for each in (one, other)]
@@ -264,32 +269,47 @@ def compare_entries(one: Any, other: Any) -> str:
     return "equal" if is_equal else "different"
 
 
-def memory_of(value: Any) -> tuple[Any, ...]:
-    """Where the values of an entry are in memory: two entries for which this is the same are one.
+class Memory(NamedTuple):
+    """Where the values of an entry are. Two entries with the same are one matrix."""
 
-    It begins with the device, the address of the first value, the shape, and the bytes from one
-    value to the next along each axis.
-    """
+    device: tuple[str, int | None]
+    address: int  # of the first value
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # the bytes from one value to the next along each axis
+    dtype: str
+    is_negative: bool  # torch may store a tensor as the negative of another one
+
+
+def memory_of(value: Any) -> Memory:
     if is_of_torch(value):
-        device = (value.device.type, value.device.index)
-        strides = tuple(step * value.element_size() for step in value.stride())
-        dtype = str(value.dtype).removeprefix("torch.")
-        return (device, value.data_ptr(), tuple(value.shape), strides, dtype, value.is_neg())
+        return Memory(
+            device=(value.device.type, value.device.index),
+            address=value.data_ptr(),
+            shape=tuple(value.shape),
+            strides=tuple(step * value.element_size() for step in value.stride()),
+            dtype=str(value.dtype).removeprefix("torch."),
+            is_negative=value.is_neg(),
+        )
     array = np.asarray(value)
-    is_negative = False  # torch may store a tensor as the negative of another one
-    at = array.ctypes.data
-    return (("cpu", None), at, array.shape, array.strides, array.dtype.name, is_negative)
+    return Memory(
+        device=("cpu", None),
+        address=array.ctypes.data,
+        shape=array.shape,
+        strides=array.strides,
+        dtype=array.dtype.name,
+        is_negative=False,
+    )
 
 
-def addresses(value: Any) -> np.ndarray:
-    """An array at the addresses of an entry, on any device, whose values must not be read."""
-    _, start, shape, strides, *_ = memory_of(value)
+def array_over(value: Any) -> np.ndarray:
+    """An array of the same bytes as an entry. It is not to be read: they may be a GPU's."""
+    memory = memory_of(value)
     itemsize = value.element_size() if is_of_torch(value) else np.asarray(value).itemsize
     interface = {
         "version": 3,
-        "typestr": f"|V{itemsize}",
-        "shape": shape,
-        "strides": strides,
-        "data": (start, True),  # True: it cannot be written
+        "typestr": f"|V{itemsize}",  # bytes that are no numbers
+        "shape": memory.shape,
+        "strides": memory.strides,
+        "data": (memory.address, True),  # True: it cannot be written
     }
     return np.asarray(SimpleNamespace(__array_interface__=interface))

@@ -67,7 +67,7 @@ def check_gpt2(model: GPT2, optimizer: AdamW | None, batch: Any) -> None:
     if batch is None:
         batch = np.arange(min(12, model.config.n_ctx)) % model.config.vocab_size
     ids = np.asarray(batch)
-    targets = np.roll(ids, 1, axis=-1)
+    targets = np.roll(ids, 1, axis=-1)  # any tokens will do
     _, gradients = loss_and_gradients(model, ids, targets)
     # An untied copy has a gradient for each of the two uses.
     _, parts = loss_and_gradients(model.untie("copy"), ids, targets)
@@ -75,6 +75,7 @@ def check_gpt2(model: GPT2, optimizer: AdamW | None, batch: Any) -> None:
         if not parts[name].any():
             raise AssertionError(f"gradient: nothing of it comes from the {use}")
     both = parts["wte.weight"] + parts["lm_head.weight"]
+    # The tolerance is for float32's rounding.
     if not np.allclose(gradients["wte.weight"], both, rtol=1e-4, atol=1e-4 * abs(both).max()):
         raise AssertionError("gradient: it is not the sum of those from input and output")
     if optimizer is None:
@@ -84,9 +85,10 @@ def check_gpt2(model: GPT2, optimizer: AdamW | None, batch: Any) -> None:
     is_once = "wte.weight" in optimizer.shapes and "lm_head.weight" not in optimizer.shapes
     if not is_once or not np.shares_memory(model.W_E, optimizer.flat):
         raise AssertionError("optimizer: it does not hold the model's matrix once")
-    vectors = (optimizer.flat, optimizer.m, optimizer.v)
+    vectors = (optimizer.flat, optimizer.m, optimizer.v)  # the parameters, and two averages of each
     before = [vector.copy() for vector in vectors]
     steps = optimizer.steps
+    # One vector, in the order of optimizer.flat.
     gradient = np.concatenate([gradients[name].ravel() for name in optimizer.shapes])
     try:
         optimizer.step(gradient, lr=1e-3)
@@ -118,6 +120,7 @@ def check_module(module: Any, optimizer: Any, batch: Any, matrices: Matrices | N
         raise AssertionError(
             f"storage: input and output matrix are two tensors, {shapes}{difference}"
         )
+    # The caller may have switched gradients off.
     with torch.inference_mode(False), torch.enable_grad(), unchanged(module, optimizer):
         module.eval()  # without dropout
         check_gradient(module, batch, wte)
@@ -138,7 +141,7 @@ def matrices_of(module: Any, given: Matrices | None) -> Matrices:
         case None:
             found = []
             for method in ("get_input_embeddings", "get_output_embeddings"):
-                layer = getattr(module, method, lambda: None)()
+                layer = getattr(module, method, lambda: None)()  # None without such a method
                 weight = getattr(layer, "weight", None)
                 if weight is None:
                     raise ArgumentError(
@@ -155,8 +158,8 @@ def matrices_of(module: Any, given: Matrices | None) -> Matrices:
             )
     for tensor in (wte, lm_head):
         try:
-            tensor.sum().item()
-        except Exception as error:  # of the device meta, for example
+            tensor.sum().item()  # fails if there are no numbers, as on the device meta
+        except Exception as error:
             raise ArgumentError(
                 f"the matrices have no numbers, so there is nothing to look at: {error}"
             ) from error
@@ -169,8 +172,9 @@ def check_gradient(module: Any, batch: Any, wte: Any) -> None:
     """Raise AssertionError unless a gradient reaches wte from the input and from the output.
 
     The output reads row v for the logit of token v alone. The input reads the rows of the batch's
-    tokens for all logits. So a gradient of row v from other tokens' logits is of the input, and
-    then one from its own logit tells nothing of the output. Every other row must have this one.
+    tokens, and all logits depend on them. So if row v has a gradient from the logits of other
+    tokens, the input reads row v. If it has none, a gradient from the logit of token v is of the
+    output, and each of these rows must have it.
     """
     import torch
 
@@ -178,53 +182,62 @@ def check_gradient(module: Any, batch: Any, wte: Any) -> None:
         raise AssertionError("gradient: the input matrix has requires_grad=False")
     V = len(wte)
     batches = two_batches(wte) if batch is None else [batch, batch]  # for even and for odd logits
-    own_entries, other_entries, shape = entries_with_gradient(module, batches, wte)
-    own, other = own_entries.any(dim=1), other_entries.any(dim=1)
-    if not other.any():
+    from_own_half, from_other_half, shape = entries_with_gradient(module, batches, wte)
+    own_rows = from_own_half.any(dim=1)  # [V]: whether any number of the row has a gradient
+    other_rows = from_other_half.any(dim=1)
+
+    # The input: is any row read, and each row of the tokens that two_batches gives?
+    if not other_rows.any():
         raise AssertionError(
             "gradient: nothing of it comes from the input: the input is detached, or reads another "
             "parameter"
         )
     if batch is None:
         tokens = torch.cat(batches).unique().cpu()
-        unread = tokens[~other[tokens]].tolist()
+        unread = tokens[~other_rows[tokens]].tolist()
         if len(unread) > 1:  # one may be the padding_idx of nn.Embedding, which has no gradient
             raise no_gradient("input", "token", unread, len(tokens))
-    count = other.sum()  # rows that the input reads, or that softmax brought into each logit
+
+    # The output can be judged only in rows that no other logit depends on.
+    count = other_rows.sum()  # rows that the input reads, or that softmax brought into each logit
     if count > V / 2:
         raise ArgumentError(
             f"the two uses cannot be told apart: each logit depends on the rows of {count} of {V} "
             f"tokens. Pass a batch= of fewer tokens, and return logits [..., {V}], no "
             f"probabilities; they are {shape}"
         )
-    # two_batches reads no row for its own logit. A row that the user's batch reads is not judged.
-    missing = ~own if batch is None else ~own & ~other
-    missing = missing[: shape[-1]].nonzero().flatten().tolist()
+    is_missing = ~own_rows
+    if batch is not None:  # it may read a row for the row's own logit: such a row is not judged
+        is_missing &= ~other_rows
+    has_logit = slice(shape[-1])  # a padded matrix has more rows
+    missing = is_missing[has_logit].nonzero().flatten().tolist()
     if missing:
         raise no_gradient("output", "token", missing, V)
-    check_columns("input", other_entries[other])
-    check_columns("output", own_entries[~other])
+
+    check_columns("input", from_other_half[other_rows])
+    check_columns("output", from_own_half[~other_rows])
 
 
 def entries_with_gradient(module: Any, batches: list[Any], wte: Any) -> tuple[Any, Any, list[int]]:
     """Which entries of wte [V, D] have a gradient from which logits, and the shape of the logits.
 
-    The vocabulary has two halves, the even and the odd tokens. Returns "own" [V, D]: in row v, the
-    entries with a gradient from the logits of token v's half; and "other" [V, D]: the entries with
-    one from the logits of the other half.
+    The vocabulary has two halves, the even and the odd tokens. Returns from_own_half [V, D]: in row
+    v, the entries with a gradient from the logits of token v's half; and from_other_half [V, D]:
+    those with a gradient from the logits of the half without token v. batches: for each half, the
+    ids that the module reads for its logits.
     """
     import torch
 
     V = len(wte)
-    own_entries, other_entries = torch.zeros(2, *wte.shape, dtype=torch.bool)
+    from_own_half, from_other_half = torch.zeros(2, *wte.shape, dtype=torch.bool)
     for half, ids in enumerate(batches):
         logits = logits_of(module, ids, V)
         (gradient,) = gradients(contrast(logits, half), [wte])
         has_gradient = gradient.ne(0).cpu()
         in_half = (torch.arange(V) % 2 == half)[:, None]
-        own_entries |= has_gradient & in_half
-        other_entries |= has_gradient & ~in_half
-    return own_entries, other_entries, list(logits.shape)
+        from_own_half |= has_gradient & in_half
+        from_other_half |= has_gradient & ~in_half
+    return from_own_half, from_other_half, list(logits.shape)
 
 
 def check_columns(use: str, has_gradient: Any) -> None:
@@ -257,8 +270,9 @@ def two_batches(wte: Any) -> list[Any]:
     import torch
 
     few = max(1, min(6, len(wte) // 4))
+    # Each sequence begins one place later than the one before it: 0 1 2, 1 2 0, 2 0 1.
     places = (torch.arange(few)[:, None] + torch.arange(6)).to(wte.device) % few
-    even = 2 * (places * (len(wte) // 2) // few)
+    even = 2 * (places * (len(wte) // 2) // few)  # below len(wte), in equal steps
     return [even + 1, even]
 
 
@@ -338,6 +352,7 @@ def check_optimizer(module: Any, optimizer: Any, wte: Any) -> None:
         raise AssertionError(f"optimizer: it holds the matrix {count} times; expected once")
     in_module = {id(parameter) for parameter in module.parameters()}
     for parameter in held:
+        # The optimizer may still have a matrix that the tie took out of the module.
         is_stale = parameter.shape == wte.shape and id(parameter) not in in_module
         if is_stale or (parameter is not wte and parameter.data_ptr() == wte.data_ptr()):
             raise AssertionError(
@@ -352,6 +367,7 @@ def check_step(module: Any, optimizer: Any, batch: Any, matrices: Matrices | Non
     before = wte.detach().clone()
     trained = [parameter for parameter in held_by(optimizer) if parameter.requires_grad]
     ids = two_batches(wte)[0] if batch is None else batch
+    # Any loss will do for a step.
     step_gradients = gradients(contrast(logits_of(module, ids, len(wte)), half=0), trained)
     for parameter, gradient in zip(trained, step_gradients, strict=True):
         parameter.grad = gradient.to(parameter.dtype)
@@ -397,7 +413,7 @@ def unchanged(module: Any, optimizer: Any) -> Iterator[None]:
         tensors += held_by(optimizer)
     before = [(each, each.data, each.detach().clone(), each.grad) for each in tensors]
     for tensor in tensors:
-        tensor.grad = None
+        tensor.grad = None  # else a step could use gradients of the caller's
     try:
         with torch.random.fork_rng():
             yield

@@ -58,7 +58,8 @@ class Trainer:
         self.held_out = held_out
         self.step_tokens = settings.batch * settings.context  # how many tokens a step predicts
 
-        # The trained parameters are copied into one vector; the model has views of it.
+        # The trained parameters are copied into one vector. The model's are views of it, so that a
+        # step that updates the vector updates the model.
         self.shapes = parameter_shapes(config)
         if only == "head":
             self.shapes = {"lm_head.weight": self.shapes["lm_head.weight"]}
@@ -92,7 +93,7 @@ class Trainer:
         evaluation with the number of held-out tokens read since the last call. Raises TiedGPTError
         when a loss or a gradient is not finite.
         """
-        if self.best is None:
+        if self.best is None:  # a new run: one that is resumed has evaluations
             yield {"step": 0, "val_loss": self.evaluate(progress)}
         # The pool computes the gradient, on as many threads as the settings say, and then updates
         # the parameters, on a thread for each core.
@@ -219,7 +220,7 @@ class Trainer:
         # parameters of the last step replace those of its model.
         model = Opened(directory).model()
         trainer = cls(model, tokens, held_out, settings, only=state.only)
-        saving.read_vectors(directory, tensors, into=trainer._vectors())
+        saving.read_vectors(directory, tensors, into=trainer._vectors())  # flat, m and v
         trainer.step = state.step
         trainer.optimizer.steps = state.step
         trainer.best = state.best
@@ -227,16 +228,17 @@ class Trainer:
         trainer.losses = state.losses
         trainer.directory = directory
         trainer.saved_best = state.best
-        trainer._complete_saved(directory, state)
+        # The process may have been killed after it saved the state and before it saved the model.
+        trainer._finish_save(directory, state)
         return trainer
 
-    def _complete_saved(self, directory: Path, state: State) -> None:
+    def _finish_save(self, directory: Path, state: State) -> None:
         """Do what a process that was killed in `replace_saved` did not do.
 
         Raises CheckpointError if the directory holds another model.
         """
-        # The state was written after the step of the best model, and the model perhaps not. The
-        # parameters of the last step are then those of the best model.
+        # If the last step is the best one, its parameters are those of the best model. If the file
+        # has other parameters, the best model was not written.
         is_last_best = state.best.step == state.step
         is_unwritten = is_last_best and not np.array_equal(self._best_flat, self.flat)
         if is_unwritten:
@@ -262,7 +264,7 @@ class Trainer:
         )
 
     def _vectors(self) -> dict[str, np.ndarray]:
-        """The arrays [P] that a step changes, by their names in the saved state."""
+        """The parameters and the averages of AdamW, each [P], by their names in the saved state."""
         return {"parameters": self.flat, "m": self.optimizer.m, "v": self.optimizer.v}
 
     def _step(self, pool_map: PoolMap) -> dict[str, Any]:
@@ -281,7 +283,7 @@ class Trainer:
                 f"{self._why_not_finite()}"
             )
 
-        warm_up = min(settings.warm_up, settings.steps // 10)  # a short training warms up shorter
+        warm_up = min(settings.warm_up, settings.steps // 10)  # shorter in a short training
         lr = learning_rate(self.step, settings.steps, settings.lr, warm_up)
         self.optimizer.step(gradient, lr, scale, pool_map)
         self.step += 1

@@ -7,9 +7,9 @@ tokenizer.py, so the text is represented by its different words and their counts
     >>> learn_merges("low low low lower", limit=3)
     [('l', 'o'), ('lo', 'w'), ('Ġ', 'low')]
 
-Of equally frequent pairs, the one whose left token has the lower id is merged first, then the one
-whose right token has. Hugging Face's BpeTrainer has the same rule and learns the same merges from
-the same words.
+Of equally frequent pairs, the one with the lowest id of the left token is merged first; if the left
+tokens are equal, the one with the lowest id of the right token. Hugging Face's BpeTrainer has the
+same rule and learns the same merges from the same words.
 """
 
 from collections import Counter, defaultdict
@@ -27,9 +27,9 @@ def learn_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     """A tokenizer of `vocab_size` tokens: 256 bytes, merges learned from `text`, and
     "<|endoftext|>".
 
-    257 tokens have no merge; 256 tokens are the bytes alone, without "<|endoftext|>". A text with
-    too few merges (see `learn_merges`) gives a smaller vocabulary. Raises ArgumentError for less
-    than 256.
+    257 tokens have no merge; 256 tokens are the bytes alone, without "<|endoftext|>". A text in
+    which too few pairs occur twice gives a smaller vocabulary. Raises ArgumentError for less than
+    256.
     """
     Range(256).check("vocab_size", vocab_size)
     if vocab_size == 256:
@@ -126,7 +126,7 @@ class Words:
         left_id, right_id = pair
         new_places: defaultdict[Pair, list[int]] = defaultdict(list)
         for left in self.places.pop(pair):
-            right = self.after[left]  # a position in `ids`, as are `previous` and `following`
+            right = self.after[left]  # left, right, previous, following: positions in `ids`
             # A merge may have taken one of the two tokens. It may be this merge: in "aaa" it makes
             # a token of the first two letters, and the pair of the last two is gone.
             if ids[left] != left_id or ids[right] != right_id:

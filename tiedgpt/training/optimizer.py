@@ -8,7 +8,7 @@ import numpy as np
 
 from ..gpt2.parameters import unflatten
 
-# These are updated together: they and their moments stay in the processor's cache.
+# So many are updated together that they, m and v stay in the processor's cache.
 PARAMETERS_AT_A_TIME = 262_144
 
 

@@ -51,6 +51,7 @@ class State:
     evaluations: list[dict[str, float]]
     losses: list[float]  # those of the steps since the last evaluation
     text: list[int]  # checksums of the text to train on and of the held-out text
+    # tiedgpt 0.4 saved neither of these.
     model: int | None = None  # a checksum of the best model
     config: dict[str, Any] = field(default_factory=dict)  # what config.json holds
 
@@ -82,8 +83,8 @@ def replace_saved(
 
     new_best: the best model, if it is another one than at the last save. A kill between two
     replacements loses nothing. A log that is newer than the state is written again when the steps
-    are repeated. The state is written before the best model, and has its parameters. After a kill
-    between the two, `Trainer.resume` writes the best model from the state.
+    are repeated. A new best model is that of the last step, so the state has its parameters. The
+    state is written first: after a kill, `Trainer.resume` writes the best model from the state.
     """
     with replaced_file(directory / LOG) as file:
         write_log(file, state)
@@ -141,9 +142,9 @@ def read_state(directory: Path) -> tuple[State, dict[str, Tensor]]:
 def read_vectors(
     directory: Path, tensors: Mapping[str, Tensor], into: Mapping[str, np.ndarray]
 ) -> None:
-    """Read the tensors of STATE into the arrays [P] of these names.
+    """Read the tensors of STATE into arrays [P], each into the array of its name.
 
-    Raises CheckpointError if there is no tensor of such a name and shape.
+    Raises CheckpointError if a name has no tensor, or one of another shape or type.
     """
     for name, vector in into.items():
         tensor = tensors.get(name)
@@ -156,13 +157,16 @@ def read_vectors(
 
 def check_model(directory: Path, state: State, best_model: GPT2) -> None:
     """Raise CheckpointError if the best model is not the one that the training has saved."""
-    config = json.loads(json.dumps(best_model.config.to_json()))  # with lists in place of tuples
+    config = json.loads(
+        json.dumps(best_model.config.to_json())
+    )  # lists for tuples, as in the state
     for name, value in state.config.items():
         if config.get(name) != value:
             raise CheckpointError(
                 f"{directory / CONFIG}: {name} is {short_repr(config.get(name))}, but this "
                 f"training began with {short_repr(value)}: write that value again"
             )
+    # None: tiedgpt 0.4 saved no checksum of the model.
     if state.model not in (None, checksum_of_model(best_model)):
         raise CheckpointError(
             f"{directory / WEIGHTS} is not the model that this training saved at step "

@@ -1,4 +1,4 @@
-// The attention patterns: a picture of each head, and a table of one.
+// The attention patterns: a picture of each head, and a table of the chosen head.
 import {button, floats, heat, mark, note, points, put, range, roving, side, textOf} from "./draw.js"
 import {$, el, fixed} from "./elements.js"
 import {headOf, model, panel, promptFields, promptTokens, set, state} from "./state.js"
@@ -34,7 +34,7 @@ function drawHeads(weights, tokens) {
 	const cells = range(n_layer).flatMap(layer =>
 		range(n_head).map(head => {
 			const choose = () => {
-				set({layer, head})
+				set({layer, head}) // for the address; the server is not asked again
 				drawPattern(pattern(layer, head), tokens)
 			}
 			return headButton(pattern(layer, head), layer, head, choose)
@@ -57,8 +57,8 @@ function drawPattern(pattern, tokens) {
 	const options = {max: 1, show: shortWeight, shade: Math.sqrt, caption: `Attention of ${title}`}
 	const table = heat(names, names, M, options)
 	const isCut = promptTokens().length > tokens.length
-	const cut = `The last ${tokens.length} tokens. The columns of earlier ones are left out.`
-	put("#attnbox", side(headOf(), el("h3", mark(), title), table, isCut ? note(cut) : null))
+	const cutText = `The last ${tokens.length} tokens. The columns of earlier ones are left out.`
+	put("#attnbox", side(headOf(), el("h3", mark(), title), table, isCut ? note(cutText) : null))
 	for (const cell of $("#heads").children) cell.setAttribute("aria-pressed", cell.title === title)
 }
 // ".25" for 0.25, and "·" for 0.00.

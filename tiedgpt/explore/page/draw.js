@@ -7,6 +7,7 @@ export const range = n => [...Array(n).keys()]
 // Replace what is in a box, given by its selector or itself. The element with the focus keeps it.
 export function put(place, ...children) {
 	const box = typeof place === "string" ? $(place) : place
+	// A new element with the same data-key replaces the one that has the focus.
 	const focused = box.contains(document.activeElement) ? document.activeElement.dataset.key : null
 	box.replaceChildren()
 	box.classList.remove("stale")
@@ -46,19 +47,20 @@ const SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 export const plain = text => [...text].map(letter => SIGNS[letter] ?? letter).join("")
 export const highest = values => Math.max(...values.flat(Infinity).map(Math.abs))
 
-// One tab stop for all cells. The arrow keys move between them; up and down move by `rowLength` cells.
+// Only one of the cells can be reached with Tab. The arrow keys move from cell to cell, up and down by
+// `rowLength` cells.
 export function roving(box, cells, rowLength, start = 0) {
 	const steps = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: rowLength, ArrowUp: -rowLength}
-	const setStop = stop => {
+	const setTabStop = stop => {
 		for (const cell of cells) cell.tabIndex = cell === stop ? 0 : -1
 	}
-	setStop(cells[start])
+	setTabStop(cells[start])
 	box.onkeydown = e => {
 		const from = cells.indexOf(e.target.closest("[tabindex]"))
 		const to = cells[from + steps[e.key]]
 		if (from < 0 || !to) return // another key, or there is no cell in this direction
 		e.preventDefault()
-		setStop(to)
+		setTabStop(to)
 		to.focus()
 	}
 }
@@ -67,10 +69,11 @@ export function roving(box, cells, rowLength, start = 0) {
 export function paint(cell, value, max) {
 	cell.classList.add("shade")
 	cell.classList.toggle("text", value < 0)
-	cell.style.setProperty("--a", Math.min(1, Math.abs(value) / (max || 1)))
+	const largest = max || 1 // max is 0 where all numbers are 0
+	cell.style.setProperty("--a", Math.min(1, Math.abs(value) / largest))
 	return cell
 }
-// A table of numbers M, null for none. Its options are:
+// A table of the numbers M, with an empty cell for null. Its options are:
 // - show(v) is the text of a number; without it, the number has `digits` digits.
 // - shade(v) is the number that colours the cell, of which `max` has the strongest colour.
 // - point(i, j) is called for the cell under the pointer or with the focus.
@@ -127,5 +130,6 @@ export function points(rows, max, kind) {
 	return canvas
 }
 const colourOf = kind => getComputedStyle(document.documentElement).getPropertyValue(`--${kind}bg`).split(",")
+// The float32 numbers whose bytes are in base64.
 export const floats = base64 =>
 	new Float32Array(Uint8Array.from(atob(base64), letter => letter.charCodeAt(0)).buffer)

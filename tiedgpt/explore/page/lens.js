@@ -14,7 +14,7 @@ function drawLens({tokens, layers}, i) {
 	const rows = layers.map(({positions}, n) => lensRow(positions, n, tokens))
 	const table = grid("heat.lens", `What each layer of ${name} predicts`, top, rows)
 	// The likeliest next token is the token itself.
-	const isRepeated = (likeliest, j) => likeliest[0].id === tokens[j].id
+	const isRepeated = ([first], j) => first.id === tokens[j].id
 	const byEmbedding = layers[0].positions.filter(isRepeated).length
 	const byLastBlock = layers.at(-1).positions.filter(isRepeated).length
 	const repeats = note(
@@ -42,5 +42,6 @@ function lensCell(likeliest, token) {
 		nameOf(first),
 		el("small", percent(first.probability))
 	)
-	return paint(cell, 0.06 + first.probability, 1.06) // at 0 some colour is left, which tells the model
+	// 0.06: a probability of 0 has some colour too, that of the model's head.
+	return paint(cell, 0.06 + first.probability, 1.06)
 }

@@ -25,11 +25,11 @@ const changedSettings = () => {
 	const settings = facts.sampling.map(({name}) => [name, state[name]])
 	return Object.fromEntries(settings.filter(([, value]) => value !== null))
 }
-// Each token keeps the chance that the model gives it.
+// Without changed settings, each token is drawn with the probability that the model gives it.
 const samplesAll = () => Object.keys(changedSettings()).length === 0
 const samplingFields = i => ({...promptFields(i), ...changedSettings()})
 function setPrompt(ids) {
-	$("#prompt").blur() // the field then shows the new text: see showText
+	$("#prompt").blur() // a field with the focus would keep the text that was typed
 	set({ids, place: null, token: null}, ...OF_TEXT)
 }
 
@@ -50,7 +50,7 @@ panel(
 		sayLikeliest(predictions)
 	}
 )
-// The text of ids that were not typed. What the reader types meanwhile is left alone.
+// Show the text of ids that were not typed. What the reader types meanwhile is left alone.
 function showText(text) {
 	state.text = text
 	const isTyping = document.activeElement === $("#prompt")
@@ -81,8 +81,9 @@ function headSwitch(i) {
 }
 function drawBars(prediction, i, most) {
 	const rows = prediction.rows.map(row => drawBar(row, i, most))
-	const cut = prediction.rows.findIndex(row => !row.drawn)
-	if (cut >= 0) rows.splice(cut, 0, el("div.cut", keptText(prediction, i)))
+	// A line before the first token that sampling drops.
+	const firstDropped = prediction.rows.findIndex(row => !row.drawn)
+	if (firstDropped >= 0) rows.splice(firstDropped, 0, el("div.cut", keptText(prediction, i)))
 	const list = el("div.list", {role: "group", label: `Likeliest next tokens of ${model(i).name}`}, rows)
 	const drawButton = button("Draw one", () => drawOneToken(i), {key: `draw${i}`})
 	return [list, el("p", drawButton)]
@@ -131,7 +132,7 @@ async function drawOneToken(i) {
 		fail(error)
 	}
 }
-let writing = null // the controller that stops it
+let writing = null // while texts are written, the controller that stops them
 on("#write", "click", async () => {
 	if (writing) return writing.abort()
 	writing = new AbortController()
@@ -150,13 +151,14 @@ async function writeTexts(signal) {
 		texts.map((text, i) => ofModel(i, null, text.page, text.note))
 	)
 	const write = async (text, i) => {
-		for await (const word of ask("generate", writingFields(i, 40), signal)) addWord(text, word, prompt)
+		const words = ask("generate", writingFields(i, 40), signal) // at most 40 tokens
+		for await (const word of words) addWord(text, word, prompt)
 	}
 	await Promise.all(texts.map(write)).catch(fail) // the server writes one text after the other
 	texts.forEach(finishText)
 	const counts = texts.map(text => text.tokens.length)
 	say(`Wrote ${counts.join(" and ")} tokens`)
-	document.body.dataset.written = counts
+	document.body.dataset.written = counts // for tests
 }
 // A text that grows: its tokens, the box that shows it, and a note on how it ended.
 function newText(i, prompt) {
@@ -164,6 +166,7 @@ function newText(i, prompt) {
 	const page = el("p.page", {tabIndex: 0, role: "group", label: `Text by ${model(i).name}`}, start)
 	return {tokens: [], page, note: note("writing …"), isComplete: false}
 }
+// Add an answer to "generate": a token, or at last the reason why there are no more.
 function addWord(text, word, prompt) {
 	if (word.end) {
 		const bits = word.bits_per_token.toFixed(2)
@@ -182,7 +185,7 @@ function addWord(text, word, prompt) {
 		title: `${percent(word.probability)}, rank ${whole(word.rank)}. Go back to the text before it.`,
 		label: `${nameOf(word)}, ${percent(word.probability)}`,
 		onclick: () => {
-			const isSelecting = String(getSelection()) !== ""
+			const isSelecting = String(getSelection()) !== "" // the reader selects words, to copy them
 			if (!isSelecting) goBack()
 		},
 		onkeydown: e => {
@@ -197,7 +200,7 @@ function finishText(text) {
 	if (!text.isComplete) put(text.note, `${text.tokens.length} tokens; stopped`)
 	const words = $$(".w", text.page)
 	if (!words.length) return
-	text.page.removeAttribute("tabindex") // the first word is the tab stop
+	text.page.removeAttribute("tabindex") // Tab reaches the first word in its place
 	roving(text.page, words, 1)
 }
 

@@ -19,7 +19,7 @@ import {
 const sections = $$("main section")
 const narrowScreen = matchMedia("(max-width:700px)")
 const modules = await Promise.all(sections.map(({id}) => import(`./${id}.js`)))
-// The controls that show the state, as they are after the address has been read.
+// Draw the controls whose values are in the address.
 const drawControls = () => modules.forEach(module => module.drawControls?.())
 
 // --- going to a panel, and staying there while those above it fill
@@ -77,7 +77,8 @@ function watchPanels() {
 	for (const box of $$("header, main")) resized.observe(box)
 	for (const event of ["wheel", "touchmove", "pointerdown", "keydown"])
 		addEventListener(event, unpin, {passive: true})
-	// A panel is drawn shortly before it is seen. The shares of it that are in view tell where the reader is.
+	// rootMargin: a panel is drawn 150 px before it is seen. threshold: panelsMoved is called when these
+	// shares of a panel are in view, and finds where the reader is.
 	const options = {rootMargin: "150px", threshold: [0, 0.2, 0.5]}
 	const observer = new IntersectionObserver(panelsMoved, options)
 	for (const section of sections) observer.observe(section)
@@ -97,6 +98,7 @@ function panelsMoved(entries) {
 	}
 	drawVisible()
 	if (pinned) return
+	// The reader is at the last panel that begins in the upper half of the window, or above it.
 	const above = sections.filter(section => section.getBoundingClientRect().top < innerHeight / 2)
 	const {id} = above.at(-1) ?? sections[0]
 	if (id !== state.panel) moveTo(id, "scroll")
@@ -109,7 +111,7 @@ function exampleButtons() {
 	const exampleButton = text =>
 		button(text.replace(/\n/g, " "), () => {
 			$("#prompt").value = text
-			$("#prompt").dispatchEvent(new Event("input"))
+			$("#prompt").dispatchEvent(new Event("input")) // as if the reader had typed it
 		})
 	put("#examples", "Try: ", facts.prompts.map(exampleButton))
 }
@@ -121,7 +123,7 @@ on("#copy", "click", async () => {
 	} catch {
 		put("#copy", "Copy it from the address bar")
 	}
-	setTimeout(() => put("#copy", "Copy link"), 1500)
+	setTimeout(() => put("#copy", "Copy link"), 1500) // ms
 })
 on("#quit", "click", async () => {
 	try {
@@ -154,9 +156,9 @@ function coloured(text) {
 	}
 	return [pieces, text.slice(end), "\n"]
 }
-// The heading, the place of an error and the source code of a panel.
+// Add to a panel what page.html does not have: the place of an error, and the source code.
 function complete(section) {
-	$("h2", section).tabIndex = -1
+	$("h2", section).tabIndex = -1 // so that openPanel can give it the focus
 	$(".figure", section).prepend(el("p.note.warn", {hidden: true}))
 	// Beside a figure there is room for one open source. The switch is what the page is about.
 	const isWide = matchMedia("(min-width:1081px)").matches || section.id === "switch"
@@ -183,6 +185,7 @@ function drawModels() {
 try {
 	await begin()
 	readAddress()
+	// A link to a panel, or a page that is loaded again: go where the reader was.
 	if (location.hash || history.state) pinned = state.panel
 	pinnedTop = history.state?.top ?? null
 	drawModels()

@@ -65,7 +65,7 @@ function largestPartText(parts) {
 function drawParts(parts) {
 	const {n_head, n_layer} = model()
 	const most = highest(Object.values(parts))
-	const digits = n_head > 8 ? 1 : 2
+	const digits = n_head > 8 ? 1 : 2 // many columns are narrow
 	const columns = n_head + 3 // the heads, their bias, the MLP, its bias
 	const fixedCell = (name, colSpan = 1) =>
 		paint(el("td", {colSpan}, fixed(parts[name], digits)), parts[name], most)

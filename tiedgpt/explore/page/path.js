@@ -42,7 +42,7 @@ const PATHS = {
 	model: {title: "whole model", formula: "x = the whole model, for the text a"}
 }
 
-// --- the scores of the prompt's tokens after one another, one answer for each model
+// --- the scores of the pairs of the prompt's tokens, one answer for each model
 
 panel(
 	"path",
@@ -84,7 +84,7 @@ function drawTextMatrix(text, names, point) {
 	const title = [mark(), "In the text, %"]
 	return drawMatrix("text", title, names, text.percent, {point, caption, digits: 0})
 }
-// A matrix, and below it a small picture of its asymmetry.
+// A matrix, and below it a small picture of A - A^T, which is empty if the matrix is symmetric.
 function drawMatrix(kind, title, names, M, options) {
 	const differences = M.map((row, a) => row.map((v, b) => v - M[b][a]))
 	const picture = heat(names, names, differences, {caption: "", show: () => "", max: highest(M)})
@@ -111,7 +111,7 @@ function commonestPair({tokens, text}) {
 	}
 	return commonest
 }
-// The cell (a, b), its mirror image, and for the raw path the two products that they are.
+// Compare the cells (a, b) and (b, a). For the raw path, show the product of vectors that each is.
 function drawPair(scores, a, b) {
 	for (const cell of $$("#matrices td[data-i]")) {
 		const i = Number(cell.dataset.i)
@@ -136,7 +136,8 @@ function drawPair(scores, a, b) {
 	put("#product", isRaw ? scores.map((answer, i) => drawProducts(answer, i, a, b)) : [])
 }
 function comparedScores(A, i, a, b) {
-	const sign = Math.abs(A[a][b] - A[b][a]) < 1e-4 ? "=" : "≠" // the sums differ in their last digits
+	const areEqual = Math.abs(A[a][b] - A[b][a]) < 1e-4 // but for rounding
+	const sign = areEqual ? "=" : "≠"
 	return `${model(i).name}: ${fixed(A[a][b])} ${sign} ${fixed(A[b][a])}    `
 }
 function drawProducts(answer, i, a, b) {
@@ -161,7 +162,7 @@ function drawProduct({tokens, A, W_E, W_U}, i, from, to) {
 	const strip = (title, values) => [el("span", title), points([values], highest(values), kind)]
 	const first = nameOf(tokens[from])
 	const second = nameOf(tokens[to])
-	const terms = [0, 1].map(n => `${fixed(read[n])} × ${fixed(scored[n])}`)
+	const firstTerms = [0, 1].map(n => `${fixed(read[n])} × ${fixed(scored[n])}`)
 	const sum = fixed(A[from][to])
 	return el(
 		"div.strips",
@@ -169,7 +170,7 @@ function drawProduct({tokens, A, W_E, W_U}, i, from, to) {
 		strip(`W_E[${first}]`, read),
 		strip(kind === "tied" ? `W_E[${second}]` : `W_U[:, ${second}]`, scored),
 		strip("product", products),
-		el("p", `${terms.join(" + ")} + … ${D} products = `, el("b", sum))
+		el("p", `${firstTerms.join(" + ")} + … ${D} products = `, el("b", sum))
 	)
 }
 const rowOf = (matrix, n, D) => [...floats(matrix).subarray(n * D, (n + 1) * D)]
@@ -186,8 +187,9 @@ async function drawSymmetry() {
 		fail(error, $("#path .warn"))
 		return
 	}
+	// The reader has changed a head meanwhile. The answer for the new heads is drawn when it comes.
 	const haveHeadsChanged = key !== String(state.heads)
-	if (haveHeadsChanged) return // the reader has turned a switch meanwhile, and its answer comes
+	if (haveHeadsChanged) return
 	const measured = symmetries[key]
 	const [{text}] = measured
 	const itself = `In the text, ${percent(text)} of frequent tokens mostly follow themselves.`
@@ -206,7 +208,8 @@ function symmetryTable(measured) {
 }
 function symmetryCells(path, i) {
 	if (!path) return [el("td"), el("td")] // this model does not have the path
-	const track = el("span.track", bar(Math.min(1, path.asymmetry / 1.5))) // 1.41 is nearly the whole bar
+	// Two unrelated halves have an asymmetry of 1.41, nearly the whole bar. The highest is 2.
+	const track = el("span.track", bar(Math.min(1, path.asymmetry / 1.5)))
 	return [
 		el(`td.${headOf(i)}`, track, el("b", fixed(path.asymmetry))),
 		el("td", percent(path.self_prediction))
@@ -214,12 +217,12 @@ function symmetryCells(path, i) {
 }
 function repairVerdict({paths: {raw, mlp0}, measured}, i) {
 	if (!mlp0) return null
-	// 0 is a mirror image, 1.41 what two unrelated halves have: half of that counts as asymmetric.
+	// A symmetric matrix has 0, two unrelated halves have 1.41. From half of that on it is asymmetric.
 	const isAsymmetric = mlp0.asymmetry > 0.7
 	const predictsItselfLess = mlp0.self_prediction < raw.self_prediction / 2
 	let verdict = "Only in part by the first MLP."
-	// More than rounding: this model is untied.
-	if (raw.asymmetry > 0.01) verdict = "There is no symmetry to repair."
+	const isUntied = raw.asymmetry > 0.01 // more than rounding
+	if (isUntied) verdict = "There is no symmetry to repair."
 	else if (isAsymmetric && predictsItselfLess) verdict = "Yes, by the first MLP."
 	const isSample = measured < model(i).vocab_size
 	const sample = isSample ? ` Measured on ${whole(measured)} tokens, drawn at random.` : ""

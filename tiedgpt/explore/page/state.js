@@ -7,9 +7,9 @@ export const state = {
 	text: "",
 	ids: null, // of the text, if it is not typed
 	place: null, // of the chosen token; null for the last one
-	heads: [], // of each model
+	heads: [], // "tied" or "untied", for each model
 	side: 0, // the model of the panels that show one
-	copy: 0, // 1 if the switch shows an untied copy
+	copy: 0, // 1 if the switch shows an untied copy of a tied model
 	path: "raw",
 	seed: 1,
 	layer: 1,
@@ -18,7 +18,9 @@ export const state = {
 	removed: []
 }
 export const OF_TEXT = ["next", "path", "lens", "parts", "attention", "gradient"] // asked again for a text
-export const facts = {} // what the server said: models, corpus, prompts, sources; next of each model
+// What the server said at the start: models, corpus, prompts, sampling, sources.
+// next: the newest answer to the question "next", of each model.
+export const facts = {}
 let defaults // the state at the start, which is not written into the address
 
 export const model = (i = state.side) => facts.models[i]
@@ -61,6 +63,7 @@ function address() {
 	return `#${state.panel}${fields}`
 }
 const readNumbers = text => text.split("_").map(Number)
+// A head that a model does not have is replaced by its own: the address may be of other models.
 const readHeads = text => {
 	const heads = text.split("_")
 	return facts.models.map((m, i) => (m.heads.includes(heads[i]) ? heads[i] : m.heads[0]))
@@ -79,9 +82,9 @@ function readValue(name, text) {
 	if (!Number.isNaN(value)) state[name] = value
 }
 export function readAddress() {
-	const [panel, ...rest] = location.hash.slice(1).split("?")
+	const [panel, ...rest] = location.hash.slice(1).split("?") // a value may have a ? too
 	Object.assign(state, structuredClone(defaults))
-	changedControl = null
+	changedControl = null // what is read from the address is no change for the history
 	if (Object.hasOwn(panels, panel)) state.panel = panel
 	for (const [name, text] of new URLSearchParams(rest.join("?"))) {
 		if (Object.hasOwn(state, name)) readValue(name, text)
@@ -96,6 +99,7 @@ let changedControl = null // the control whose change is not in the history yet
 let entryTimer
 let lastEntry = {}
 function remember(control) {
+	// The change of another control that still waits becomes an entry of its own.
 	if (changedControl && changedControl !== control) writeAddress()
 	clearTimeout(entryTimer)
 	changedControl = control
@@ -108,6 +112,7 @@ export function writeAddress() {
 	const newAddress = address()
 	const isNew = newAddress !== location.hash && newAddress.length < 30000 // browsers have a limit
 	if (changedControl && isNew) {
+		// Scrolling makes no entries: it changes the newest one.
 		if (changedControl === "scroll" || isQuickChange) history.replaceState(place(), "", newAddress)
 		else history.pushState(place(), "", newAddress)
 	}
@@ -116,7 +121,7 @@ export function writeAddress() {
 }
 // How far the panel is from the top of the window. An entry of the history has it, for Back and Forward.
 export const place = () => ({top: $(`#${state.panel}`).getBoundingClientRect().top})
-// Another panel is named at once. What still waits is an entry of its own.
+// Go to another panel. A change that still waits becomes an entry of its own before.
 export function moveTo(panel, control) {
 	writeAddress()
 	state.panel = panel
@@ -160,7 +165,7 @@ function parseLine(text) {
 	return line
 }
 export async function answer(question, fields) {
-	const {value} = await ask(question, fields).next()
+	const {value} = await ask(question, fields).next() // the first line, which is all of it
 	return value
 }
 // The answer for each model, to the question with the fields that fieldsOf(i) makes.
@@ -177,9 +182,9 @@ export async function begin() {
 
 const panels = {switch: null} // name -> {query, show}; the switch has no question of its own
 const dirty = new Set() // the panels to draw when they are in view
-const toAsk = new Set()
-const drawing = {} // name -> the promise that it is drawn
-export const visible = new Set()
+const toAsk = new Set() // the panels whose newest question has not been asked yet
+const drawing = {} // name -> the promise that the panel is drawn
+export const visible = new Set() // the panels in view
 let drawTimer
 // show(answer) draws the answer to the question that query() makes. A list asks once for each model.
 export function panel(name, query, show) {
@@ -205,7 +210,7 @@ export function set(values, ...names) {
 }
 export const redraw = () => changed(null, ...Object.keys(panels).filter(name => panels[name]))
 export async function drawVisible() {
-	await drawing.next
+	await drawing.next // other panels show tokens of its answer
 	for (const name of Object.keys(panels)) {
 		// #problem says why there is no answer for the text. What asks for the text would fail as well.
 		const hasText = $("#problem").hidden || !OF_TEXT.includes(name)
@@ -232,11 +237,11 @@ async function drawOnce(name) {
 		await show(reply)
 		problem.hidden = true
 	} catch (error) {
-		if (error instanceof Gone) return dirty.add(name) // to be drawn when the server is back
+		if (error instanceof Gone) return dirty.add(name) // it is drawn when the server is back
 		fail(error, problem)
 		if (name === "parts") state.removed = [] // a part that this model does not have
 		if (name !== "next") return
-		// What these boxes show is of the text before.
+		// The new text has no answer: these boxes still show that of the text before.
 		for (const box of $$("#bars, #written, #flow")) box.classList.add("stale")
 	}
 }
@@ -244,7 +249,7 @@ async function drawOnce(name) {
 let released // a promise that the control is released
 addEventListener("pointerdown", ({target, button}) => {
 	const control = target instanceof Element && target.closest("button, a, summary, label")
-	const isClick = button === 0 // the menu of the other button may hide that it is released
+	const isClick = button === 0 // of another button, a menu may hide the release
 	if (!control || !isClick) return
 	released = new Promise(resolve => {
 		const drawAfterTheClick = () => setTimeout(resolve, 50) // ms: click comes after pointerup
@@ -262,7 +267,7 @@ export function say(text) {
 		$("#live").textContent = text
 	}, 700) // ms: a screen reader is not interrupted by each letter
 }
-// What was stopped, by its button or with the server, is no problem.
+// Show an error. An answer that ended because it was stopped, or the server was, is no error.
 export function fail(error, box = $("#problem")) {
 	if (error.name === "AbortError" || error instanceof Gone) return
 	put(box, error.message)

@@ -44,7 +44,7 @@ function drawnArrow(path, kind) {
 const LINE_HEIGHT = 19
 // A box with lines of text in its middle, of which the first one is the title.
 function drawnBox([x, y, width, height], kind, lines) {
-	const centre = y + height / 2 + 5 // the place of a text is its foot, 5 below its middle
+	const centre = y + height / 2 + 5 // y of a text is its base line, 5 below its middle
 	const firstLine = centre - (LINE_HEIGHT * (lines.length - 1)) / 2
 	const texts = lines.map((words, n) => {
 		const lineKind = n === 0 ? "title" : ""
@@ -55,9 +55,9 @@ function drawnBox([x, y, width, height], kind, lines) {
 // The four likeliest next tokens, with bars.
 function drawnBars([x, y, width]) {
 	const rows = facts.next[state.side].rows.slice(0, 4)
-	const longest = width - 118 // 66 for the name, 52 for the percents
+	const longest = width - 66 - 52 // the bars are between the names and the percents
 	return rows.map((row, n) => {
-		const top = y + 26 * n // the height of a row
+		const top = y + 26 * n // a row is 26 high
 		const length = Math.max(1, (longest * row.probability) / rows[0].probability)
 		return [
 			drawnText(x + 60, top + 20, nameOf(row).slice(0, 8), "end"),
@@ -66,6 +66,7 @@ function drawnBars([x, y, width]) {
 		]
 	})
 }
+// Draw the model that is shown, from the prompt to the likeliest next tokens, and its switch.
 export function drawFlow() {
 	if (!facts.next) return // there is no answer yet
 	const turn = state.copy ? "untied" : headOf()
@@ -73,6 +74,7 @@ export function drawFlow() {
 	put("#drawing", drawnModel(places), drawnMatrices(places, turn), drawnBars(places.bars))
 	drawSwitch(places.switch, turn)
 	const viewBox = `0 0 ${places.size.join(" ")}`
+	// The copy has the predictions of the tied model, so the drawing keeps its colour.
 	setAttributes($("#flow"), {viewBox, class: state.copy ? "tied" : turn})
 	put("#flowsays", flowSays(model(), turn))
 	$("#switch .code").dataset.turn = turn
