@@ -1426,6 +1426,7 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
             if text not in rules:
                 rules.append(text)
             numbers[major][names.index(each["names"])] = rules.index(text)
+    # A version that reads none of these sets of names was not measured.
     numbers = {major: rows for major, rows in numbers.items() if set(rows) != {None}}
     entry: dict[str, Any] = {
         "names": names,
@@ -1439,26 +1440,28 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
         ],
         "counted": all(each["counts"] for each in facts.values()),
     }
-    optional = {
-        "shares": {name: value for each in facts.values() for name, value in each["share"].items()},
-        "copies": {
-            **{name: kept for each in facts.values() for name, kept in each["copies"].items()},
-            **newest["separate"],
-        },
-        "separate": sorted(
-            {name for each in facts.values() for name in each["copies"]} - set(newest["copies"])
-            | set(newest["separate"])
-        ),
-        "buffers": sorted({name for each in facts.values() for name in each["buffers"]}),
+    return entry | {name: value for name, value in optional_fields(facts).items() if value}
+
+
+def optional_fields(facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The fields that an entry of kinds.json has only if they are not empty."""
+    newest = facts[max(facts)]
+    versions = facts.values()
+    copies = {name: kept for each in versions for name, kept in each["copies"].items()}
+    # Two names of one tensor in an older version, and two tensors in the newest one
+    now_separate = copies.keys() - newest["copies"].keys()
+    return {
+        "shares": {name: value for each in versions for name, value in each["share"].items()},
+        "copies": copies | newest["separate"],
+        "separate": sorted(now_separate | newest["separate"].keys()),
+        "buffers": sorted({name for each in versions for name in each["buffers"]}),
         "nested_kinds": kinds_of_all(facts),
-        "default_pad": max(each["padding"].get("default_pad", 0) for each in facts.values()),
+        "default_pad": max(each["padding"].get("default_pad", 0) for each in versions),
         "positions": newest["padding"].get("positions"),
         "other_flags": sorted(
-            {".".join(place) for each in facts.values() for place in each["other_flags"]}
+            {".".join(place) for each in versions for place in each["other_flags"]}
         ),
     }
-    entry |= {name: value for name, value in optional.items() if value}  # an empty one is left out
-    return entry
 
 
 def main() -> None:

@@ -183,8 +183,8 @@ def measure_rows(  # final [R, D], targets [R]
     rows = len(targets)
     if rows == 0:
         return []
-    tokens = rows  # a row is one token here
-    threads, piece_rows = split_work(rows, LOGIT_ROWS, tokens)
+    # A row is one token.
+    threads, piece_rows = split_work(rows=rows, most_rows=LOGIT_ROWS, tokens=rows)
 
     def measure_piece(start: int) -> Any:
         piece = slice(start, start + piece_rows)

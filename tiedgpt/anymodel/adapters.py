@@ -156,11 +156,11 @@ def outcome_of(
     if len(ways) > 1 or not is_usual:
         return ""
     [way] = ways
-    embedding, head = (tensor_of.get(way) for tensor_of in changes.values())
+    embedding, head = changes["embedding"].get(way), changes["head"].get(way)
     is_equal = False
     if embedding is not None and head is not None and embedding.shape == head.shape:
         if len(embedding.shape) != 2 or not {embedding.dtype, head.dtype} <= set(FLOATS):
-            return ""
+            return ""  # equal_rows compares matrices of floats
         equal, compared = model.equal_rows(embedding, head)
         is_equal = equal == compared
     if way == "replaces" and adapter_config.get("modules_to_save"):

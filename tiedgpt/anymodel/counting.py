@@ -70,7 +70,9 @@ def count_stored(
     if len(stored) < len(matrices.stored):
         state = None  # it has letters of matrices that are never tied, too
     # Matrices by other names than those of the class are counted as if they had its usual names, 0.
-    count_untied, count_tied = count_matrices(len(stored), known, matrices.name_set or 0, state)
+    count_untied, count_tied = matrices_in_memory(
+        len(stored), known, name_set=matrices.name_set or 0, state=state
+    )
     only_untied = (count_untied - count_tied) * sizes[0]
     # Some copies are parameters of their own in an untied model: BERT has the head's bias twice.
     originals = [tensors[copies[name]] for name in separate if copies[name] in tensors]
@@ -78,7 +80,7 @@ def count_stored(
     return counts(tied=others + count_tied * sizes[0], only_untied=only_untied)
 
 
-def count_matrices(
+def matrices_in_memory(
     stored: int, known: ModelClass | None, name_set: int, state: str | None
 ) -> tuple[int, int]:
     """How many matrices are in memory of an untied model, and of a tied one.

@@ -128,10 +128,9 @@ class ModelClass:
         values = list(state)
         if state[1] == "." or state.count(state[1]) > 1:  # no head, or one that equals another
             values[1] = "another head"
-        # A measured state has the letters a, b, c in this order, so each value gets the next one.
-        letter_of = {".": "."}
-        for value in values:
-            letter_of.setdefault(value, "abcdefgh"[len(letter_of) - 1])
+        # A measured state has the letters a, b, c in this order.
+        different = dict.fromkeys(value for value in values if value != ".")
+        letter_of = {".": ".", **dict(zip(different, "abcdefgh", strict=False))}
         with_another_head = "".join(letter_of[value] for value in values)
         return self.count_in_memory(name_set, "f", with_another_head)
 
@@ -141,7 +140,7 @@ class ModelClass:
         It is that of the newest version of transformers that reads the state. For "t", a version
         that ties the head goes before a newer one that does not. None if it is not known.
         """
-        newest = None  # the number of the newest version that was asked so far
+        counts_untied = []  # of versions that do not tie the head, the newest first
         for version in reversed(VERSIONS):
             reading = self.reading(version, name_set, flag * len(self.places), state)
             if reading is None or reading == "!":
@@ -149,8 +148,8 @@ class ModelClass:
             count = len({root(reading, number) for number in range(len(reading))})
             if flag == "f" or is_tied(reading):
                 return count
-            newest = newest or count
-        return newest
+            counts_untied.append(count)
+        return counts_untied[0] if counts_untied else None
 
     def default(self, place: str) -> bool | None:
         """The flag at a place of config.json that has none.

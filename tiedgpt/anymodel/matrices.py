@@ -98,10 +98,10 @@ def find_by_class(
     """The matrices by the names that were measured. None is found if no set of them fits."""
     modules = by_module(tensors)
     name_set = find_name_set(known, tensors, modules)
+    found = Matrices([None] * len(known.names[0]), name_set=name_set)
     if name_set is None:
-        return Matrices([None] * len(known.names[0]))
+        return found
     names = known.names[name_set]
-    found = Matrices([None] * len(names), name_set=name_set)
     # A tensor by a name of another set may be a matrix, too.
     unclear = {name for each in known.names for name in each if name in tensors} - set(names)
     of_matrices = set(names)  # names of tensors that are a matrix, or a part of a quantised one
@@ -122,12 +122,12 @@ def find_by_class(
             shape = matrix.shape
         if number in known.never_tied:  # it may be of another vocabulary, and have another shape
             continue
-        # known.sizes has those of the embedding and of the head. A third matrix can be one with the
-        # head, so it has the head's.
-        if misfit := describe_misfit(config, known.sizes[min(number, 1)], matrix):
+        # A third matrix can be one with the head, so it has the head's size.
+        embedding_or_head = min(number, 1)
+        if misfit := describe_misfit(config, known.sizes[embedding_or_head], matrix):
             unclear.add(matrix.name)
             found.misfits.append(misfit)
-    # Any other tensor with the shape of a matrix may be one, if it is no buffer.
+    # Any other tensor with the shape of a matrix may be one, unless it is a buffer.
     absent_prefix = known.absent_prefixes[name_set]  # the names in known.buffers have it
     for name, tensor in tensors.items():
         is_buffer = pattern(absent_prefix + name) in known.buffers

@@ -66,7 +66,8 @@ def find_mends(
     mends = [smallest]
     if state == "ab" and in_one_file and is_clean(known, replace(now, state="a.")):
         head = known.names[now.name_set][1]
-        mends.append(describe_mend({}, [f'del tensors["{head}"]'], reason="if it is an old copy, "))
+        lines = [f'del tensors["{head}"]']
+        mends.append(describe_mend(flags={}, lines=lines, reason="if it is an old copy, "))
     return mends
 
 
@@ -77,9 +78,9 @@ def smallest_mend(
     tensors: Collection[str],
     in_one_file: bool,
 ) -> dict[str, Any] | None:
-    """The first change of the file and the flags after which all is read; None without one.
+    """The first change of the file and of the flags after which all is read; None without one.
 
-    places: those of config.json where a flag can be written. tensors: names.
+    places: those of config.json where a flag can be written. tensors: the names of all tensors.
     """
     # BERT's head has its bias by two names, which are two parameters in an untied model.
     second_biases = [
@@ -115,17 +116,18 @@ def describe_mend(flags: dict[str, bool], lines: list[str], reason: str) -> dict
     lines: of Python, for `tensors`: name -> tensor. reason: when the mend is right, for the text.
     """
     python = "\n".join(["import os", READ_FILE, *lines, WRITE_FILE]) if lines else ""
-    steps = [f"{reason}run, with the model's directory in place of DIRECTORY:"]
+    run = "run, with the model's directory in place of DIRECTORY:"
+    text = f"{reason}{run}"
     if flags:
         value = "true" if next(iter(flags.values())) else "false"  # the same at each place
         inner = [place for place in flags if place]
         also = f", also in {' and '.join(inner)} in it" if inner else ""
-        steps = [f'{reason}write "{FLAG}": {value} into config.json{also}']
+        text = f'{reason}write "{FLAG}": {value} into config.json{also}'
         if lines:
-            steps = [f"{steps[0]}, and run, with the model's directory in place of DIRECTORY:"]
+            text += f", and {run}"
     if lines:
-        steps.append(python)
-    return {"flags": flags, "python": python, "text": "\n".join(steps)}
+        text += f"\n{python}"
+    return {"flags": flags, "python": python, "text": text}
 
 
 def changes(known: ModelClass, now: Files, in_one_file: bool) -> Iterator[tuple[Files, list[str]]]:

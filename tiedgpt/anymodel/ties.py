@@ -12,7 +12,7 @@ that a program has in memory then: "a0" is one, since the head is matrix 0, "a?"
 """
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,20 @@ READERS = {
 MEASURED = {"transformers4": "4", "transformers": "5"}  # those that were measured, and the version
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What config.json says of a model, and what its files hold."""
+
+    model: AnyModel
+    known: ModelClass | None  # its class; None if it was not measured
+    flag: Report  # what read_flag returns
+    tensors: dict[str, Tensor]  # by their names in the files; {} for a config.json alone
+    matrices: Matrices
+    compared: Comparison
+    not_read: list[str]  # files of weights beside those that were read
+    file_of_others: str  # one beside that vLLM and programs like it may read; "" for none
+
+
 def tie_report(name: str, model: AnyModel) -> Report:
     """What `check` says of a model. A value is None if it is not known.
 
@@ -100,86 +114,73 @@ def tie_report(name: str, model: AnyModel) -> Report:
     encoder and a decoder that are one. "not_looked_at" is what the others do not speak of. Raises
     CheckpointError.
     """
-    config = model.config_json
-    if config.get("transformers_weights") is not None:
-        raise CheckpointError(
-            f"{name}: config.json names other files of weights, by transformers_weights; these are "
-            "not read"
-        )
-    # What config.json says, and what the files hold
-    known = model_class(config)
-    flag = read_flag(name, config, known)
-    tensors = {} if is_config_alone(model) else model.stored
-    matrices = find_matrices(config, tensors, known)
-    compared = compare_matrices(model, matrices)
-    not_read = weights_beside(model)
-
-    # How each program reads it, or why that is not known
-    unmeasured = not_measured(model, known, flag, matrices)
+    facts = look_at(name, model)
+    known, flag, tensors, matrices = facts.known, facts.flag, facts.tensors, facts.matrices
     because_of_adapter = adapter_not_measured(model, matrices)
-    unmeasured_versions = because_of_adapter | versions_not_measured(model, known, matrices)
-    file_of_others = read_by_others(model, not_read)
-    has_rule = goes_by_the_flag(config, known, matrices) and not (
-        file_of_others or is_inside(model)
-    )
-    readings, why_not_known = read(
-        known,
-        flag,
-        matrices,
-        compared,
-        unmeasured=unmeasured,
-        unmeasured_versions=unmeasured_versions,
-        has_rule=has_rule,
-    )
-
-    # What an adapter makes of the tie
+    readings, why_not_known, is_measured = read(facts, because_of_adapter)
     known_readings = [reading for reading in readings.values() if reading is not None]
     says_tied = flag["tied"] or any(is_tied(reading) for reading in known_readings)
     adapter = adapter_report(model, known, matrices, says_tied, because_of_adapter)
 
-    # What contradicts what, and what to change. A mend needs all the facts: what was not measured,
-    # or not read, may be what it would change.
-    conflict = describe_conflict(known, flag, matrices, compared, readings)
+    conflict = describe_conflict(known, flag, matrices, facts.compared, readings)
     mends = [] if conflict else adapter.mends
-    is_measured = unmeasured is None and not unmeasured_versions and not compared.equal_if_rounded
-    if conflict and known is not None and is_measured and not (adapter.changed or not_read):
-        mends = find_mends(known, config, flag["word"], tensors, matrices, compared.state)
-    if conflict and not_read:  # one of them may have what is missing
-        conflict += f"; not looked at: {', '.join(not_read)} beside them"
+    # A mend is tried on facts: if something was not measured or not read, there is none.
+    is_all_known = is_measured and not adapter.changed and not facts.not_read
+    if conflict and known is not None and is_all_known:
+        state = facts.compared.state
+        mends = find_mends(known, model.config_json, flag["word"], tensors, matrices, state)
+    if conflict and facts.not_read:  # one of them may have what is missing
+        conflict += f"; not looked at: {', '.join(facts.not_read)} beside them"
 
+    without_class = []  # the fields of versions that do not have the class
+    if known is not None:
+        without_class = [
+            reader for reader, version in MEASURED.items() if version not in known.versions
+        ]
     report = {
         "model": name,
         "verdict": "",  # below: it is made of the rest
         "flag": flag,
         "tensors": len(tensors),
-        **held_report(known, matrices, compared, readings["transformers"]),
+        **held_report(known, matrices, facts.compared, readings["transformers"]),
         **{reader: in_words(readings[reader]) for reader in READERS},
-        "without_class": versions_without_class(known),
+        "without_class": without_class,
         "changed_by_adapter": adapter.changed,
         "not_measured": why_not_known,
-        "not_read": not_read,
+        "not_read": facts.not_read,
         "conflict": conflict or adapter.conflict,
         "mend": "\n".join(mend["text"] for mend in mends),  # for people; "mends" is for programs
         "mends": mends,
-        "parameters": count_parameters(model, tensors, matrices, known, compared.state),
-        "not_looked_at": not_looked_at(config) if tensors else None,
+        "parameters": count_parameters(model, tensors, matrices, known, facts.compared.state),
+        "not_looked_at": not_looked_at(model.config_json) if tensors else None,
     }
     report["verdict"] = verdict(report, known)
     # "tied" and "untied" hold for all programs: not if one may read another file, or an adapter.
     why_unsure = adapter.not_known
-    if file_of_others:
-        why_unsure = f"vLLM-like programs may read {file_of_others}, which was not looked at"
+    if facts.file_of_others:
+        why_unsure = f"vLLM-like programs may read {facts.file_of_others}, which was not looked at"
     if why_unsure and report["verdict"] in ("tied", "untied"):
         report["verdict"] = "not known"
         report["not_measured"] = why_unsure
     return report
 
 
-def versions_without_class(known: ModelClass | None) -> list[str]:
-    """The fields of the report on a version of transformers that has not the class of the model."""
-    if known is None:
-        return []
-    return [reader for reader, version in MEASURED.items() if version not in known.versions]
+def look_at(name: str, model: AnyModel) -> Facts:
+    """The facts about a model. name: what the user calls it. Raises CheckpointError."""
+    config = model.config_json
+    if config.get("transformers_weights") is not None:
+        raise CheckpointError(
+            f"{name}: config.json names other files of weights, by transformers_weights; these are "
+            "not read"
+        )
+    known = model_class(config)
+    flag = read_flag(name, config, known)
+    tensors = {} if is_config_alone(model) else model.stored
+    matrices = find_matrices(config, tensors, known)
+    compared = compare_matrices(model, matrices)
+    not_read = weights_beside(model)
+    file_of_others = read_by_others(model, not_read)
+    return Facts(model, known, flag, tensors, matrices, compared, not_read, file_of_others)
 
 
 def weights_beside(model: AnyModel) -> list[str]:
@@ -243,17 +244,14 @@ def size_report(name: str, model: AnyModel) -> Report:
     if tensors:
         matrices = find_matrices(config, tensors, known)
         source = "the headers of the weights"
-        # The count of two matrices does not depend on whether they are equal, so they are not read.
-        # An encoder and a decoder have more, and equal copies of theirs may be one.
+        # Of two matrices the values are not read. Those of an encoder and a decoder may be copies.
         has_more = len(matrices.stored) > 2
         state = compare_matrices(model, matrices).state if has_more else None
         numbers = count_parameters(model, tensors, matrices, known, state)
         shape = matrices.stored[0].shape if matrices.stored else None
-        reason = (
+        reason = "; ".join(matrices.misfits) or (
             "its matrices are not clear, it is quantised, or a bias is stored twice and differs"
         )
-        if matrices.misfits:
-            reason = "; ".join(matrices.misfits)
     else:
         source = "config.json"
         try:
@@ -346,8 +344,7 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
     ]
     places = known.places if known is not None else ("", *nested)
     flag_of: dict[str, bool] = {}  # place -> the flag there
-    # A flag in text_config must be true or false even if the class does not read it. (fromkeys:
-    # text_config may be one of the places, and is not asked twice.)
+    # Each place once. A flag in text_config is checked even if the class does not read it.
     for place in dict.fromkeys((*places, "text_config")):
         fields = fields_at(config, place)
         if FLAG not in fields:
@@ -362,9 +359,8 @@ def read_flag(model: str, config: dict[str, Any], known: ModelClass | None) -> R
     values: set[bool | None] = set(flag_of.values())
     if known is not None:
         values = {flag_of.get(place, known.default(place)) for place in places}
-        # A part of a kind that was not measured with this class has a default that is not known.
         for place in other_nested_kinds(config, known):
-            if FLAG not in fields_at(config, place):
+            if FLAG not in fields_at(config, place):  # its kind's default, which is not known
                 values.add(None)
     first_place = next(iter(flag_of), None)
     return {
@@ -401,7 +397,6 @@ def not_measured(
         return f"{', '.join(sorted(matrices.quantised))} is quantised"
     return (
         place_not_measured(config, known)
-        or nested_kind_not_measured(config, known)
         or setting_not_measured(config, known)
         or file_not_measured(model, known, matrices, matrices.name_set)
     )
@@ -417,7 +412,7 @@ def class_not_measured(kind: str | None, name: str | None) -> str:
 
 
 def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
-    """Which size or flag stands at a place that was not measured so; None without one."""
+    """Which size, flag or kind of a part was not measured at its place; None without one."""
     # V and D stand where they were measured.
     for place in sorted({place for axes in known.sizes for place in axes if place is not None}):
         parent, _, field = place.rpartition(".")
@@ -438,15 +433,8 @@ def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
     for place in known.other_flags:
         if FLAG in fields_at(config, place):
             return f"{place}.{FLAG} in config.json was not measured"
-    return None
-
-
-def nested_kind_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
-    """Which part of config.json has a kind that the class was not measured with; None without one.
-
-    A model of images and text takes a text model of any kind, which may have other names, and
-    another default of the flag.
-    """
+    # A model of images and text takes a text model of any kind, which may have other names, and
+    # another default of the flag.
     for place, kind in other_nested_kinds(config, known).items():
         return f"{known.name} was not measured with a {place} of kind {short_repr(kind)}"
     return None
@@ -566,8 +554,10 @@ def versions_not_measured(
 
 
 def other_ties(config: dict[str, Any], known: ModelClass | None) -> dict[str, bool]:
-    """The other flags in config.json that are about a tie, such as Lfm2's tie_embedding, and the
-    values with which the class was measured.
+    """The other flags in config.json that are about a tie -> the values they were measured with.
+
+    One is Lfm2's tie_embedding. A flag that the class was not measured with is taken for one that
+    ties if it is True.
     """
     measured = {} if known is None else known.shares
     return {
@@ -621,43 +611,42 @@ def setting_of_part_not_measured(
 # Who reads what
 
 
-def read(
-    known: ModelClass | None,
-    flag: Report,
-    matrices: Matrices,
-    compared: Comparison,
-    unmeasured: str | None,
-    unmeasured_versions: dict[str, str],
-    has_rule: bool,
-) -> tuple[Readings, str | None]:
-    """How each reader reads the files, and why that is not known of transformers.
+def read(facts: Facts, because_of_adapter: dict[str, str]) -> tuple[Readings, str | None, bool]:
+    """How each reader reads the files; why that is not known of transformers; is all measured?
 
-    The reason is None if it is known. Where both versions have one, it is that of version 5.
+    The second value is None if it is known. If it is not known of both versions, the reason is that
+    of version 5. The third value is False if something in config.json, in the files or in an
+    adapter was not measured.
 
-    unmeasured: why no version was measured with these flags and files, None if they were.
-    unmeasured_versions: version of transformers -> why this version was not. has_rule: whether vLLM
-    and programs like it read these files by their rule.
+    because_of_adapter: version of transformers -> why it is not known (adapter_not_measured).
     """
+    model, known, matrices, compared = facts.model, facts.known, facts.matrices, facts.compared
+    # Why no version was measured so, and: version -> why this version was not
+    unmeasured = not_measured(model, known, facts.flag, matrices)
+    unmeasured_versions = because_of_adapter | versions_not_measured(model, known, matrices)
+    is_measured = unmeasured is None and not unmeasured_versions and not compared.equal_if_rounded
+
     readings: Readings = dict.fromkeys(READERS)
     state = compared.state or matrices.state_if_equal
     if state is None:
-        return readings, unmeasured
-    if has_rule:
-        readings["others"] = by_rule(flag["tied"], state)
+        return readings, unmeasured, is_measured
+    reads_other_files = facts.file_of_others != "" or is_inside(model)
+    if goes_by_the_flag(model.config_json, known, matrices) and not reads_other_files:
+        readings["others"] = by_rule(facts.flag["tied"], state)
     if known is None or matrices.name_set is None or unmeasured is not None:
-        return readings, unmeasured
+        return readings, unmeasured, is_measured
     why_not_known = None
     for reader, version in MEASURED.items():
         why = unmeasured_versions.get(version)
         if why is None:
             readings[reader], why = read_by(
-                version, known, flag["word"], matrices, matrices.name_set, state
+                version, known, facts.flag["word"], matrices, matrices.name_set, state
             )
         why_not_known = why or why_not_known  # version 5 comes last
     if compared.equal_if_rounded:  # transformers 5 compares them in the dtype of the model
         readings["transformers"] = None
         why_not_known = "the matrices differ by less than bfloat16 or float16 may round"
-    return readings, why_not_known
+    return readings, why_not_known, is_measured
 
 
 def read_by(
@@ -806,14 +795,6 @@ def held_report(
     if known is not None and reading is not None and reading != "!" and len(reading) > 2:
         for number, name in enumerate(known.names[matrices.name_set or 0]):
             one.setdefault(root(reading, number), []).append(name)
-    # For each letter of the state, the sizes of its copies in bytes, by where they begin: a file of
-    # PyTorch may have one copy under two names.
-    copies: dict[str, dict[tuple[Path, int], int]] = {}
-    for letter, tensor in zip(compared.state or "", matrices.tensors, strict=False):
-        if tensor is not None:
-            beginnings = copies.setdefault(letter, {})
-            beginnings[tensor.file, tensor.start] = tensor.end - tensor.start
-    wasted = sum(sum([*sizes.values()][1:]) for sizes in copies.values())  # but the first of each
     return {
         "embedding": tensor_report(matrices.embedding),
         "head": tensor_report(matrices.head),
@@ -824,8 +805,22 @@ def held_report(
         "equal_rows": compared.equal_rows,
         "compared_rows": compared.compared_rows,
         "one": list(one.values()),
-        "wasted_bytes": wasted,
+        "wasted_bytes": wasted_bytes(matrices, compared.state or ""),
     }
+
+
+def wasted_bytes(matrices: Matrices, state: str) -> int:
+    """The bytes of all copies of a matrix in the files but the first. state: "" if not known."""
+    sizes_of: dict[str, dict[tuple[Path, int], int]] = {}  # letter -> where a copy begins -> bytes
+    for letter, tensor in zip(state, matrices.tensors, strict=False):
+        if tensor is not None:  # a file of PyTorch may have one copy under two names
+            copies = sizes_of.setdefault(letter, {})
+            copies[tensor.file, tensor.start] = tensor.end - tensor.start
+    total = 0
+    for copies in sizes_of.values():
+        _first, *others = copies.values()
+        total += sum(others)
+    return total
 
 
 def tensor_report(tensor: Tensor | None) -> Report | None:

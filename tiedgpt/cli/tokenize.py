@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "text",
         metavar="TEXT",
         nargs="*",
-        type=options.text,
+        type=options.utf8_text,
         help=f"in quotes; {options.STDIN_TOO}",
     )
     parser.add_argument("--decode", action="store_true", help="TEXT is token ids; print their text")

@@ -231,7 +231,7 @@ class GPT2:
         """
         logits = unembed(self.final(ids, cache, tape, edit), self.W_U)
         if tape is not None:
-            tape["logits"] = logits.reshape(-1, *logits.shape[-2:])
+            tape["logits"] = logits.reshape(-1, *logits.shape[-2:])  # [B, T, V], also for ids [T]
         return logits
 
     def final(
