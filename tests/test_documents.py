@@ -121,12 +121,19 @@ def parts_of(out: str = "out") -> dict[str, bytes]:
 # Rows
 
 
-def test_a_row_is_the_score_of_its_text_alone(run_documents, checkpoint):
-    """The texts have all lengths around the context of 64 and the stride of 10."""
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        pytest.param([2, 9, 10, 11, 12, 63, 64, 65, 66, 74, 75, 139], id="some-lengths"),
+        pytest.param([*range(2, 140), 1000], id="all-lengths", marks=pytest.mark.slow),
+    ],
+)
+def test_a_row_is_the_score_of_its_text_alone(run_documents, checkpoint, lengths):
+    """The texts have lengths around the context of 64 and the stride of 10."""
     threads.single_thread()
     model = tiedgpt.load_model(checkpoint)
     rng = random.Random(1)
-    texts = ["".join(rng.choices("abc de é", k=n)) for n in [*range(2, 140), 1000]]
+    texts = ["".join(rng.choices("abc de é", k=n)) for n in lengths]
     write_records(Path("texts.jsonl"), [{"id": n, "text": text} for n, text in enumerate(texts)])
     code, out, err = run_documents("--stride", "10", inputs=["texts.jsonl"])
     assert (code, out) == (0, "")
@@ -271,12 +278,13 @@ def input_of(path: Path) -> Input:
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_blocks_hold_every_byte_once_and_whole_lines(tmp_path, monkeypatch, end, pack):
+@pytest.mark.parametrize("files", [4, pytest.param(30, marks=pytest.mark.slow)])
+def test_blocks_hold_every_byte_once_and_whole_lines(tmp_path, monkeypatch, end, pack, files):
     """`end` is the end of the last line. A line of more than 50 bytes is cut."""
     monkeypatch.setattr(documents, "MAX_LINE", 50)
     rng = random.Random(0)
     path = tmp_path / "in"
-    for size in (1, 5, 16, 50) * 30:
+    for size in (1, 5, 16, 50) * files:
         monkeypatch.setattr(documents, "BLOCK_SIZE", size)
         count = rng.randrange(1, 12)
         sizes = rng.choices([0, 1, 7, 49, 60], k=count)  # 49, and a line end, are 50 bytes
@@ -327,9 +335,12 @@ def test_one_long_line_takes_little_memory(tmp_path, monkeypatch):
     with path.open("wb") as file:
         file.truncate(30_000_000)  # zeros
     source = input_of(path)
-    # The lowest of several, because what Dask's threads do after an earlier test is counted too.
-    peaks = [peak_memory(lambda: list(documents.read_blocks([source]))) for _ in range(5)]
-    assert min(peaks) < 1_000_000
+
+    def takes_little():
+        return peak_memory(lambda: list(documents.read_blocks([source]))) < 1_000_000
+
+    # One of several tries, because what Dask's threads do after an earlier test is counted too.
+    assert any(takes_little() for _ in range(5))
 
 
 # The same command again
@@ -655,9 +666,20 @@ def test_without_dask_the_error_says_how_to_install_it(run, place, monkeypatch):
     assert_one_error_line(result, "pip install 'tiedgpt[dask]'")
 
 
-@pytest.mark.parametrize(
-    "address", ["what://x", pytest.param("tcp://127.0.0.1:1", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("error", [OSError("timed out"), ValueError("unknown protocol")])
+def test_a_scheduler_that_does_not_answer_is_an_error(run, place, monkeypatch, error):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(distributed, "Client", fail)
+    words = ["documents", "in.jsonl", "-m", "model", "--out", "out", "--scheduler", "tcp://x:1"]
+    code, _, err = run(*words)
+    assert code == 2
+    assert err.endswith(f"\ntiedgpt: error: no Dask scheduler at tcp://x:1: {error}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["what://x", "tcp://127.0.0.1:1"])
 def test_an_address_without_a_scheduler_is_an_error(place, address):
     """The command runs in a process of its own. A client of Dask that could not connect can wait
     for itself for ever, if it is collected as garbage while another one starts."""

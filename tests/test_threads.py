@@ -333,7 +333,11 @@ has_begun.wait()
 
 
 @pytest.mark.parametrize(
-    ("program", "printed"), [(LOAD_LATE, "(3, 1024)"), (TRAIN_LATE, "40")], ids=["load", "train"]
+    ("program", "printed"),
+    [
+        pytest.param(LOAD_LATE, "(3, 1024)", id="load", marks=pytest.mark.slow),
+        pytest.param(TRAIN_LATE, "40", id="train", marks=pytest.mark.slow),
+    ],
 )
 def test_a_thread_works_after_the_main_thread_has_ended(program, printed):
     done = subprocess.run(

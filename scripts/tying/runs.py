@@ -19,7 +19,7 @@ that luck would be counted as a gain.
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 Line = dict[str, Any]
@@ -59,7 +59,7 @@ class Run:
     @property
     def as_json(self) -> Line:
         """The fields that are not the default."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(Run, name)}
+        return {name: value for name, value in vars(self).items() if value != getattr(Run, name)}
 
 
 def key_of(run: Line, text: str = TEXT) -> str:

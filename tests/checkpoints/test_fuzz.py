@@ -379,7 +379,7 @@ def settings(examples: int) -> Callable[..., Any]:
     )
 
 
-@settings(examples=30)
+@settings(examples=8)
 @given(data=st.data())
 def test_an_edited_file_is_read_as_what_it_says_or_refused(case, path, content, data):
     path.write_bytes(data.draw(case.edit(content)))

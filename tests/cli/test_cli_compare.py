@@ -5,20 +5,23 @@ import json
 import numpy as np
 import pytest
 from support.commands import assert_one_error_line
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt.cli import compare
 
 MODEL = tiedgpt.load_model("shakespeare-tied")
-TOKENIZER = tiedgpt.load_tokenizer("shakespeare-tied")
-PROMPT = TOKENIZER.encode("ROMEO:")
 IDS = [1, 2, 3, 4, 5]
+# The model and the tokenizer of `checkpoint`, for tokens
+SMALL = random_model(CONFIG)
+TOKENIZER = tiedgpt.Tokenizer([])
+PROMPT = TOKENIZER.encode("ROMEO:")
 
 
 def greedy_tokens(n):
     ids = list(PROMPT)
     for _ in range(n):
-        ids.append(int(np.argmax(MODEL(ids)[-1])))
+        ids.append(int(np.argmax(SMALL(ids)[-1])))
     return ids[len(PROMPT) :]
 
 
@@ -35,13 +38,13 @@ def compared(run, tmp_path):
 
 
 @pytest.fixture
-def judged(run, tmp_path):
+def judged(run, checkpoint, tmp_path):
     """judged(document, *flags) -> what the command says of a file of tokens."""
 
     def judged(document, *flags):
         path = tmp_path / "mine.json"
         path.write_text(json.dumps(document))
-        words = ("compare", "-q", "-m", "shakespeare-tied", "--trials", "1")
+        words = ("compare", "-q", "-m", checkpoint, "--trials", "1")
         return run(*words, "--tokens", str(path), *flags)
 
     return judged
@@ -83,7 +86,7 @@ def test_targets_are_those_of_gradients(compared):
 def test_arrays_of_which_none_could_differ(run, tmp_path):
     """All logits of this model are 0, so right ones show nothing."""
     zeros, path = str(tmp_path / "zeros"), tmp_path / "mine.npz"
-    tiedgpt.save_model(MODEL.untie("zeros"), TOKENIZER, zeros)
+    tiedgpt.save_model(MODEL.untie("zeros"), None, zeros)
     np.savez(path, ids=IDS, logits=np.zeros((5, 1024)))
     code, out, err = run("compare", "-q", "-m", zeros, str(path))
     assert (code, err) == (1, "")
@@ -156,7 +159,7 @@ def test_a_wrong_token_is_shown_with_its_text(judged):
 
 
 def test_tokens_that_look_drawn_are_judged_if_the_file_says_greedy(judged):
-    document = {"prompt_ids": PROMPT, "ids": list(tiedgpt.generate(MODEL, PROMPT, 40, seed=0))}
+    document = {"prompt_ids": PROMPT, "ids": list(tiedgpt.generate(SMALL, PROMPT, 40, seed=0))}
     assert_one_error_line(judged(document), "as in a text drawn at temperature")
     code, out, _ = judged({**document, "greedy": True})
     assert code == 1
@@ -164,9 +167,9 @@ def test_tokens_that_look_drawn_are_judged_if_the_file_says_greedy(judged):
 
 
 def test_a_token_of_a_model_without_a_vocabulary_is_shown_by_its_id(run, tmp_path):
-    tiedgpt.save_model(MODEL, None, tmp_path / "model")
+    tiedgpt.save_model(SMALL, None, tmp_path / "model")
     right = greedy_tokens(1)[0]
-    wrong = (right + 1) % MODEL.config.vocab_size
+    wrong = (right + 1) % SMALL.config.vocab_size
     (tmp_path / "mine.json").write_text(json.dumps({"prompt_ids": PROMPT, "ids": [wrong]}))
     words = ("compare", "-q", "-m", str(tmp_path / "model"), "--trials", "1", "--tokens")
     code, out, err = run(*words, str(tmp_path / "mine.json"))
@@ -202,7 +205,7 @@ def test_of_many_departures_the_first_are_shown(judged):
     """Each third token is wrong. The others are greedy after it."""
     ids, wrong = list(PROMPT), 0
     for place in range(3 * compare.MOST_ROWS + 6):
-        best = int(np.argmax(MODEL(ids)[-1]))
+        best = int(np.argmax(SMALL(ids)[-1]))
         is_wrong = place % 3 == 0
         ids.append(5 if is_wrong else best)
         wrong += is_wrong

@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import webbrowser
 
@@ -20,6 +21,7 @@ from tiedgpt.explore import server as server_module
 TEXT = "To be, or not to be"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stop", "expected_code"), [("quit", 0), ("Ctrl-C", 130)])
 def test_the_command_serves_until_it_is_stopped(checkpoint, tmp_path, stop, expected_code):
     """Its model is deleted as soon as the server has started."""
@@ -57,6 +59,21 @@ def opened(monkeypatch):
     monkeypatch.setattr(server_module.Server, "serve", lambda self: None)
     monkeypatch.setenv("BROWSER", "")
     return opened
+
+
+def test_ctrl_c_stops_the_server(run, checkpoint, monkeypatch):
+    """Before it serves, it prints its address."""
+    printed = []
+
+    def serve(server):
+        printed.append(sys.stdout.getvalue())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server_module.Server, "serve", serve)
+    code, out, err = run("explore", "-q", "--no-browser", checkpoint)
+    assert (code, err) == (130, "\n")
+    assert printed == [out]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\S+/lab\n", out)
 
 
 WITH_WINDOWS = webbrowser.BackgroundBrowser("firefox")

@@ -120,8 +120,15 @@ def test_a_word_without_its_space_is_said_to_be_a_piece(run, words, noted):
         assert f"has its space: ' {noted}'\n" in err
 
 
-@pytest.mark.parametrize("head", ["untied", "both"])
-@pytest.mark.parametrize("width", [80, 44])
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [
+        (44, "both"),
+        (80, "untied"),
+        pytest.param(44, "untied", marks=pytest.mark.slow),
+        pytest.param(80, "both", marks=pytest.mark.slow),
+    ],
+)
 def test_the_text_fits_the_terminal_and_names_the_heads(
     run, untied, monkeypatch, command, width, head
 ):

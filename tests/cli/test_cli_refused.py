@@ -106,7 +106,7 @@ def test_the_error_names_what_is_wrong(refused, line):
 
 @pytest.mark.parametrize("command", [[], ["score"]], ids=["as-a-command", "as-a-file"])
 def test_a_very_long_argument_is_shortened(refused, command):
-    assert "xxx ... xxx" in refused([*command, "x" * 1_000_000])
+    assert "xxx ... xxx" in refused([*command, "x" * 100_000])
 
 
 @pytest.mark.parametrize(

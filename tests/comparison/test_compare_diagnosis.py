@@ -297,9 +297,9 @@ def test_numbers_that_are_rounded_to_half_precision():
     """At least ten different ones, which are not whole. Those that are not finite do not count."""
     numbers = rounded(np.random.default_rng(0).uniform(0.2, 0.9, size=10), "float16")
     beside = [np.nan, np.inf, -np.inf]
-    assert diagnosis.dtype_of_halves(np.append(numbers, beside)) == "float16"
-    assert diagnosis.dtype_of_halves(np.append(numbers[:9], [numbers[0], *beside])) is None
-    assert diagnosis.dtype_of_halves(np.arange(50.0)) is None
+    assert diagnosis.two_byte_dtype(np.append(numbers, beside)) == "float16"
+    assert diagnosis.two_byte_dtype(np.append(numbers[:9], [numbers[0], *beside])) is None
+    assert diagnosis.two_byte_dtype(np.arange(50.0)) is None
 
 
 def test_a_mistake_that_can_be_made_in_two_places_is_named_once():

@@ -375,7 +375,7 @@ def some_departure(place, gap, ours=1, is_tie_break=False):
 def test_a_defect_is_a_tie_by_the_rounding_at_its_place():
     """This gap is closed in bfloat16 at the place where rounding goes farthest, and at no other."""
     text = Text.of(TWO_LAYERS, some_prompt(TWO_LAYERS, seed=0), [1, 2, 3, 4], "float16")
-    roundings = rounding_of(text.model32, text.ids, text.right, text.logits, "bfloat16")
+    roundings = rounding_of(text.model32, text.ids, text.activations, text.logits, "bfloat16")
     farthest = int(roundings.argmax())
     gap = np.sort(roundings)[-2:].mean()
     for place in range(4):

@@ -29,7 +29,7 @@ from tiedgpt.study.predictions import ablation, attribute, last_tape, predict
 TOKENIZER = Tokenizer([])
 IDS = TOKENIZER.encode("abcdefgh")
 A, B = IDS[:2]
-TEXT = "To be, or not to be.\nThat is it. " * 3
+TEXT = "To be, or not to be.\nThat is it. " * 2
 # Twelve of the characters are frequent: a, b and d to m.
 CORPUS = Corpus.of(
     TOKENIZER.encode("aab" + "ab" * 119 + "aac" * 20 + "defghijklm" * 100 + "the end\n"),
@@ -304,13 +304,12 @@ def test_study_without_a_corpus(model):
         assert report[name] is None
 
 
-def test_study_with_a_token_that_begins_a_document_has_the_path_started(model):
+def test_study_with_a_token_that_begins_a_document_has_the_path_started(model, monkeypatch):
     """It is the whole model after that token, here that of "b", and the one before the logits."""
+    monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)  # so no path is solved
     corpus = CORPUS
     report = reports.study_report("m", model, corpus, None, NoProgress, str, start=B)
-    assert report["bigrams"].keys() - {"scaled", "least_squares", "solved"} == {
-        *["unigram", "raw", "normed", "mlp0", "model", "started"]
-    }
+    assert list(report["bigrams"]) == ["unigram", "raw", "normed", "mlp0", "model", "started"]
 
     def started(model, tokens):
         return np.array([model([B, token])[-1] for token in tokens])

@@ -312,16 +312,23 @@ def logits_of_path(path, model, text, token):
     return paths.PATHS[path](model, np.array([token]))[0]
 
 
+@pytest.fixture(scope="module", params=[pytest.param("tied", marks=pytest.mark.slow), "untied"])
+def model_and_scores(request):
+    """A model, and its scores for some_corpus()."""
+    model = random_model(SMALL.with_head(request.param), dtype=np.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "MAX_LOGITS", 4 * V)  # the logits of four tokens at a time
+        return model, bigrams.bigrams(model, some_corpus())
+
+
 @pytest.mark.parametrize("path", PATHS_WITH_UNIGRAM)
-@each_head
 def test_the_scores_of_a_path_are_the_means_of_its_measures_for_each_frequent_token(
-    head, path, monkeypatch
+    model_and_scores, path
 ):
-    monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)  # the logits of four tokens at a time
     text = some_corpus()
     table = table_of(text.ids, V)
-    model = random_model(SMALL.with_head(head), dtype=np.float64)
-    scores = bigrams.bigrams(model, text)[path]
+    model, all_scores = model_and_scores
+    scores = all_scores[path]
     expected = []
     counts = np.bincount(text.ids, minlength=V)
     tokens = sorted(text.frequent(), key=lambda token: (-counts[token], token))
@@ -387,13 +394,10 @@ def test_the_gain_is_found_by_trying_weights(table_of_logits):
 
     def nats(a, b, tokens):
         """The cross entropy after each token, for the weights a and b."""
-        losses = []
-        for token in tokens:
-            scores = a * table_of_logits[token, seen] + b * np.log(counts[seen])
-            log_p = scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
-            q = successors[token, seen] / successors[token].sum()
-            losses.append(-(q @ log_p))
-        return np.array(losses)
+        scores = a * table_of_logits[np.ix_(tokens, seen)] + b * np.log(counts[seen])
+        log_p = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        q = successors[np.ix_(tokens, seen)] / successors[tokens].sum(axis=1, keepdims=True)
+        return -(q * log_p).sum(axis=1)
 
     def best_weights(a, b, step_of_a):
         """From a and b on, smaller and smaller steps to where the mean is lowest."""

@@ -20,12 +20,12 @@ from support.models import SMALL
 
 NAME = "someone/tiny-gpt2"  # a repository of the hub
 CONFIG = replace(  # of the model in it
-    SMALL, vocab_size=257, n_embd=60, n_inner=240, n_layer=6, eos_token_id=None, bos_token_id=None
+    SMALL, vocab_size=257, n_embd=24, n_inner=96, n_layer=2, eos_token_id=None, bos_token_id=None
 )
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 BLOCK = 1 << 12  # bytes that the client reads at a time
-HALF = 120 * BLOCK  # about half the bytes of the weights
+HALF = 10 * BLOCK  # about half the bytes of the weights
 PIECE = 1 << 14  # bytes that the server sends at a time
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER_COMMIT = "f" * 40

@@ -122,7 +122,7 @@ class Writer:
             n_rivals = 10
         else:
             step = math.ceil(self.n_changes / points)
-            kill_moments = every_change[::step]
+            kill_moments = every_change[step // 2 :: step]
             full_moments = kill_moments[::2]
             size_limits = [largest_size - 1]
             n_rivals = 1

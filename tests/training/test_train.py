@@ -34,6 +34,8 @@ pytestmark = pytest.mark.usefixtures("one_reading_thread")
 
 UNTIED = replace(SMALL, tied=False)
 WITHOUT_DROPOUT = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
+# A step of it takes little time.
+WITHOUT_LAYERS = replace(SMALL, n_layer=0)
 # Settings of six steps, with evaluations at steps 0, 4 and 6.
 TINY = Settings(steps=6, batch=5, context=11, warm_up=2, eval_every=4, threads=1)
 
@@ -77,7 +79,7 @@ def assert_same_training(trainer, expected):
 # Saving and resuming
 
 
-@pytest.mark.parametrize("stop", [1, 4])
+@pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize(
     ("threads", "only"),
     [
@@ -207,7 +209,14 @@ def test_the_mean_held_out_loss_is_computed_in_float64(monkeypatch):
         pytest.param({0: 4.0, 2: 1.0, 4: 2.0, 6: 3.0}, id="best-at-step-2"),
     ],
 )
-@pytest.mark.parametrize("save", [2, 3, 4], ids=lambda save: f"save-{save}")
+@pytest.mark.parametrize(
+    "save",
+    [
+        pytest.param(2, id="save-2", marks=pytest.mark.slow),
+        pytest.param(3, id="save-3"),
+        pytest.param(4, id="save-4", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", [LOG, STATE, "model.safetensors"])
 def test_a_kill_between_two_replaced_files_loses_nothing(
     tmp_path, monkeypatch, set_losses, losses, save, name
@@ -414,11 +423,20 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "named"), DAMAGES)
-def test_a_damaged_state_is_refused(tmp_path, damage, named):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A training that was saved after its first step, and its directory."""
+    directory = tmp_path_factory.mktemp("training") / "out"
     trainer = new_trainer()
     train(trainer, 1)
-    trainer.save(tmp_path / "out")
+    trainer.save(directory)
+    return trainer, directory
+
+
+@pytest.mark.parametrize(("damage", "named"), DAMAGES)
+def test_a_damaged_state_is_refused(tmp_path, saved, damage, named):
+    trainer, directory = saved
+    shutil.copytree(directory, tmp_path / "out")
     change_state(tmp_path / "out", damage)
     resume = (Trainer.resume, tmp_path / "out", trainer.tokens, trainer.held_out)
     refuses(f"{STATE}.*{named}", *resume)
@@ -473,7 +491,8 @@ def test_80_batches_are_all_different_and_hold_every_window_of_the_text(monkeypa
 
     monkeypatch.setattr(Trainer, "_draw", recorded)
     text_size = 40
-    train(new_trainer(settings=replace(TINY, steps=80), size=text_size))
+    settings = replace(TINY, steps=80, eval_every=80)
+    train(new_trainer(random_model(WITHOUT_LAYERS), settings, size=text_size))
     assert len({batch.tobytes() for batch in batches}) == 80
     different_windows = {window.tobytes() for batch in batches for window in batch}
     window_size = TINY.context + 1
@@ -516,7 +535,8 @@ def test_by_default_there_are_ten_evaluations_or_one_for_each_step(steps, eval_e
 @pytest.mark.parametrize(("steps", "warm_up", "rises"), [(40, 2, 2), (40, 9, 4), (9, 9, 0)])
 def test_the_warm_up_takes_a_tenth_of_all_steps_at_most(steps, warm_up, rises):
     settings = replace(TINY, steps=steps, warm_up=warm_up, batch=1, eval_every=steps, lr=0.001)
-    rates = [record["lr"] for record in train(new_trainer(settings=settings)) if "lr" in record]
+    trainer = new_trainer(random_model(WITHOUT_LAYERS), settings)
+    rates = [record["lr"] for record in train(trainer) if "lr" in record]
     assert rates.index(max(rates)) == rises
 
 

@@ -22,7 +22,7 @@ from .mistakes import mistakes_in
 from .places import Comparison, ReportRow, compare_arrays, few_digits
 from .recording import record, untied_module_sentences
 
-ALMOST_NONE = 1 / 16  # of the numbers of an array
+ALMOST_NONE = 1 / 16  # of the logits of a text
 
 
 class NothingCompared(ArgumentError):
@@ -159,9 +159,10 @@ def compare(
         mistakes = mistakes_in(model.config.n_layer)
         diagnosis = diagnose(comparison, mistakes, progress, trials)
     else:
-        diagnosis = Diagnosis([], rounding_note(rows, comparison.theirs))
+        diagnosis = Diagnosis(sentences=[], note=rounding_note(rows, comparison.theirs))
 
     sentences = list(diagnosis.sentences)
+    # Logits may differ because their head is not tied, which no planted mistake shows.
     if any(row.name == "logits" and row.differs for row in rows):
         sentences += untied_module_sentences(theirs, model)
     # Of two arrays of one activation, `rows` has the later one. The earlier one gets a row, too.
@@ -243,10 +244,10 @@ def sentences_on_missing(
     if "logits" not in compared:
         sentences.append("logits: not compared")
     else:
-        # If almost all logits are those of the first token, a GPT-2 with wrong layers has them,
-        # too. One token alone does not tell.
+        # Logits that are almost the same for all tokens show nothing: a GPT-2 with wrong layers has
+        # them, too. With one token, this cannot be seen.
         logits = comparison.our_logits
-        by_token = logits.reshape(-1, logits.shape[-1])
+        by_token = logits.reshape(-1, logits.shape[-1])  # [B T, V]
         differ = np.abs(by_token[1:] - by_token[0]) > compared["logits"].tolerance
         if len(by_token) > 1 and differ.mean() < ALMOST_NONE:
             sentences.append(
@@ -271,8 +272,9 @@ def sentences_on_missing(
 def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
     """A note on the first float64 array with the precision of float32, or "" if there is none."""
     for row in rows:
-        # The tolerance is for rounding to float32. Rounding to float64 is 2**29 times finer. An
-        # error above this limit, which is between the two, cannot be rounding to float64.
+        # The tolerance is for rounding to float32, which has 24 binary digits. float64 has 53, so
+        # its rounding is 2**29 times finer. An error above this limit, which is between the two,
+        # cannot be float64's rounding.
         limit = row.tolerance / 2**24
         is_float64 = theirs[row.name].dtype == np.float64
         if is_float64 and row.error > limit:
@@ -334,7 +336,7 @@ def missing_part_sentences(comparison: Comparison, gradient: Array, targets: Arr
     """
     model = comparison.model64
     # An untied model with a copy of wte as output matrix has the same activations, and an array for
-    # each of the two parts. In float32, too: the part may be off by what rounding is.
+    # each of the two parts. compare_arrays takes its tolerance from the float32 one.
     _, apart64 = loss_and_gradients(model.untie("copy"), comparison.ids, targets)
     _, apart32 = loss_and_gradients(comparison.model32.untie("copy"), comparison.ids, targets)
     for name, part in (

@@ -154,7 +154,7 @@ class Mistake:
 # A forward pass with mistakes
 
 
-@np.errstate(all="ignore")
+@np.errstate(all="ignore")  # a planted mistake may overflow, or divide by 0
 def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong]) -> Tape:
     """Compute each activation of ids [B, T] from those before it, in the order of the model.
 
@@ -176,7 +176,7 @@ def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[s
     edits = {name: partial(edit, name) for name in (*given, *planted)}
     run = Run(model.config, tape=tape, edits=edits)
     final = transformer(ids, model.tree, run)
-    run.tap("logits", unembed(final, model.W_U))
+    run.tap("logits", unembed(final, model.W_U))  # puts the logits on the tape
     return {**tape, **replaced}
 
 
@@ -246,11 +246,11 @@ def few_digits(theirs: Array, ours: Array, tolerance: float) -> tuple[str, float
     if found is None or digits_of(ours) is not None:  # the parameters themselves may have few
         return "", 0.0
     count, kind = found
-    last_digit = -count
+    power = -count  # 10**power is a unit of the last digit
     if kind == "digits":
         largest = np.abs(ours[np.isfinite(ours)]).max(initial=0)
-        last_digit += digits_before_point(largest)
-    half = float(10.0**last_digit / 2)
+        power += digits_before_point(largest)
+    half = float(10.0**power / 2)
     if half <= tolerance:
         return "", 0.0
     return f"yours has no more than {count} {kind}: print more", half
@@ -320,7 +320,7 @@ class Comparison:
         self.names = list(ours)  # of all activations, in the order of the forward pass
         self.our_logits = ours["logits"]
         V = self.our_logits.shape[-1]
-        # Their logits for no token of ours. None, unless their logits have more than V columns.
+        # Their logits for no token of ours: no columns, unless theirs have more than V.
         self.beyond_vocabulary = self.our_logits[..., V:]
         last: Tape = {}
         self.their_names: dict[str, str] = {}  # our name -> theirs, for messages
@@ -344,7 +344,7 @@ class Comparison:
         on with the array in `given`, if there is one. `planted` are mistakes that our pass makes.
         """
         ours64 = compute_activations(self.model64, self.ids, given, planted)
-        # In float32, too: theirs may be as far from ours64 as rounding takes ours32.
+        # compare_arrays takes its tolerance from these.
         ours32 = compute_activations(self.model32, self.ids, given, planted)
         rows = []
         for name, theirs in self.theirs.items():
@@ -360,7 +360,7 @@ class Comparison:
         if not self.earlier:
             return rows, sentences
         ours64 = compute_activations(self.model64, self.ids, given={}, planted={})
-        # In float32, too: the tolerance is what rounding makes of ours32.
+        # compare_arrays takes its tolerance from these.
         ours32 = compute_activations(self.model32, self.ids, given={}, planted={})
         for name, their_name, array in self.earlier:
             row = compare_arrays(name, array, ours64[name], ours32[name])
@@ -400,8 +400,8 @@ class Trial:
         return f"{self.start}: yours {self.sentence}"
 
 
-# A scope -> a function of an activation's name. A mistake that begins in one activation goes to all
-# for which the function returns the same.
+# A scope -> a function of an activation's name, such as its kind. A mistake that begins in one
+# activation is made in all for which the function returns the same.
 COMMON: dict[Scope, Callable[[str], Any]] = {
     Scope.EVERYWHERE: lambda name: "",
     Scope.KIND: kind_of,

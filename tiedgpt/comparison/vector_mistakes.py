@@ -100,7 +100,7 @@ def longest_match(vocabulary: Vocabulary, tokens: list[str]) -> list[str]:
     start = 0
     while start < len(spelled):
         end = len(spelled)
-        while spelled[start:end] not in vocabulary.ids:
+        while spelled[start:end] not in vocabulary.ids:  # a single byte always is
             end -= 1
         longest.append(spelled[start:end])
         start = end
@@ -356,7 +356,7 @@ def step_results(model: GPT2, prompt: list[int], next_ids: list[int]) -> Results
     names = list(compute_activations(model, ids, given={}, planted={}))
     mistakes = [*mistakes_of_steps(start), *mistakes_in(model.config.n_layer)]
     for trial in trials_in_all_layers(mistakes, names):
-        tape = compute_activations(model, ids, {}, trial.planted)
+        tape = compute_activations(model, ids, given={}, planted=trial.planted)
         yield trial.line, tape["logits"][0, start:]
     yield "yours has the logits of the token before each step", logits[start - 1 : -1]
     twice = model([*prompt, prompt[-1], *next_ids])

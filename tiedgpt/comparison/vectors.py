@@ -244,7 +244,7 @@ def as_ids(case: Case, answer: Any) -> list[int]:
     try:
         array = np.asarray(answer)
     except ValueError:  # lists of unequal lengths
-        array = np.asarray(None)
+        array = np.asarray(None)  # which is refused below
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ArgumentError(
             f"{case['name']}: expected a list of whole numbers, got {short_repr(answer)}"
@@ -272,6 +272,7 @@ def judge_logits(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     report = compare(model, {"logits": theirs}, ids)
     if report.same:
         return report_of(case, "right")
+    # The other sentences say that no known mistake explains it.
     named = [line for line in report.diagnosis if "yours " in line]
     return report_of(case, "wrong", report.verdict(), named)
 
@@ -288,6 +289,7 @@ def judge_greedy(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     if outside:
         sentence = f"{outside[0]} is no token: the vocabulary has {V}"
         return report_of(case, "wrong", sentence)
+    # trials=0: mistakes are planted only if the tokens are wrong, by mistakes_giving.
     report = compare_tokens(model, case["given"]["prompt"], tokens, greedy=True, trials=0)
     if report["verdict"] == "identical":
         return report_of(case, "right")
@@ -368,7 +370,7 @@ def judge_array(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
             continue
         # The numbers of a mistake may be larger than the right ones, and are then rounded more.
         tolerance = max(row.tolerance, tolerance_of(array, array))
-        if distance("", theirs, array).max() <= tolerance:
+        if distance(case["name"], theirs, array).max() <= tolerance:
             found.append(sentence)
     digits, _ = few_digits(theirs, exact, row.tolerance)
     if not found and digits:
