@@ -203,7 +203,7 @@ def class_of(name: str) -> Any:
     return getattr(transformers, name)
 
 
-# Fields that keep the value of a kind whose model cannot be made with those of SMALL.
+# What is tried in turn: fields that keep the value of the kind, and have not that of SMALL
 ATTEMPTS: tuple[tuple[str, ...], ...] = (
     (),
     ("num_key_value_heads",),
@@ -476,11 +476,9 @@ class Folder:
         tensors = load_file(directory / "model.safetensors")
         self.names = [name_of(state[key], tensors) or key for key in self.keys]
         self.rest = {name: tensor for name, tensor in tensors.items() if name not in self.names}
-        self.buffers = {
-            name
-            for buffer, _ in model.named_buffers()
-            if buffer in state and (name := name_of(state[buffer], self.rest))
-        }
+        buffers = [state[name] for name, _ in model.named_buffers() if name in state]
+        names = [name_of(buffer, self.rest) for buffer in buffers]
+        self.buffers = {name for name in names if name is not None}
         self.levels = levels(model.config, self.config)
         self.no_flags: tuple[bool | None, ...] = (None,) * len(self.levels)
         self.parameters = 0  # of the model that `read` has made last; `rule` keeps some of them
@@ -539,7 +537,7 @@ class Folder:
         """
         file = self.directory / "config.json"
         text = file.read_text()
-        file.write_text(json.dumps(with_padding(json.loads(text), None)))
+        file.write_text(json.dumps(with_padding(json.loads(text), pad=None)))
         without = self.read()
         file.write_text(text)
         return without not in (measured, "!")  # "!": some classes cannot do without the token
@@ -615,7 +613,7 @@ def with_flags(
 
 
 def with_padding(config: dict[str, Any], pad: int | None) -> dict[str, Any]:
-    """config.json with another padding token wherever it has one, also in what is nested."""
+    """config.json with another padding token wherever it has one, also in nested objects."""
     fields: dict[str, Any] = {}
     for name, value in config.items():
         fields[name] = with_padding(value, pad) if isinstance(value, dict) else value
@@ -732,7 +730,7 @@ def padding(folder: Folder) -> dict[str, Any]:
         return found
     # The last token of the vocabulary, which is beyond the 64 positions of a small model
     file = folder.directory / "config.json"
-    file.write_text(json.dumps(with_padding(json.loads(file.read_text()), V - 1)))
+    file.write_text(json.dumps(with_padding(json.loads(file.read_text()), pad=V - 1)))
     if folder.read() == "!":
         text = usual.get_text_config()
         name = next(name for name in POSITIONS if hasattr(text, name))
@@ -1251,7 +1249,7 @@ def write_head_table(kinds: dict[str, dict[str, Any]]) -> None:
 
 
 def tied_by_default(kinds: dict[str, dict[str, Any]], of: list[str]) -> list[str]:
-    """Of these kinds, those that transformers 5 ties if config.json does not say."""
+    """Which of these kinds transformers 5 ties if config.json has no flag."""
     found = []
     for kind in sorted(of):
         classes = [entry for entry in kinds.get(kind, {}).values() if entry["auto"]]
@@ -1278,7 +1276,7 @@ def who_ties() -> str:
         is_causal = known is not None and known.name.endswith(("ForCausalLM", "LMHeadModel"))
         if known is None or not is_causal or not classes[known.name]["auto"]:
             continue
-        # Never tied: the head is another matrix, though all flags say tied and the files have none.
+        # Never tied: the head is another matrix, though all flags say tied and the files lack it.
         embedding_alone = "a" + "." * (len(known.names[0]) - 1)
         flags = "t" * len(known.places)
         readings = [known.reading(version, 0, flags, embedding_alone) for version in known.rules]
@@ -1335,7 +1333,7 @@ def read_measured(directory: Path) -> tuple[dict[Any, dict[str, Any]], Any, dict
             "date": time.strftime("%Y-%m-%d", time.gmtime(newest)),
         }
         for path in sorted(folder.glob("*.*.json")):
-            kind, class_name, _ = path.name.rsplit(".", 2)
+            kind, class_name, _json = path.name.rsplit(".", 2)
             facts = json.loads(path.read_text())
             if "rules" in facts:
                 by_class.setdefault((kind, class_name), {})[major] = facts
@@ -1400,7 +1398,7 @@ def sets_of_names(
 
 
 def kinds_of_all(facts: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
-    """Place in config.json -> the kinds there of each version, and those of all versions."""
+    """Place in config.json -> the own kind there of each version, and the kinds of all."""
     found = {}
     of_versions = [each["nested_kinds"] for each in facts.values()]
     for place in sorted({place for kinds in of_versions for place in kinds}):

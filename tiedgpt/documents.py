@@ -183,7 +183,7 @@ def begin(out: Path, settings: Settings) -> None:
 def read_input(file: str) -> Input:
     """Read a whole file for its hash.
 
-    Raises ArgumentError for what is not a file of lines, or of lines that gzip has compressed.
+    Raises ArgumentError for a file of another format than lines, plain or compressed by gzip.
     """
     check_file_name(file)
     # A pipe could not be read twice. For a file that is not there, `open` raises below.
@@ -192,7 +192,7 @@ def read_input(file: str) -> Input:
     file_hash = hashlib.sha256()
     with open(file, "rb") as stream:
         status = os.fstat(stream.fileno())
-        beginning = stream.peek(8)
+        beginning = stream.peek(8)  # they are read again below
         for magic, name in OTHER_FORMATS.items():
             if beginning.startswith(magic):
                 raise ArgumentError(f"{file} is {name}; expected .jsonl or .jsonl.gz")
@@ -296,7 +296,7 @@ def row_of(
 ) -> dict[str, Any]:
     """The row of a line: the record's id, or the place of the line, with a Score or an error.
 
-    Raises TiedGPTError for what is no fault of the line: the model is damaged.
+    Raises TiedGPTError if the model is damaged, which is no fault of the line.
     """
     row: dict[str, Any] = {"file": file, "offset": offset}
     try:

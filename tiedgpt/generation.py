@@ -105,7 +105,7 @@ def sample_tokens(
     texts = [list(prompt) for _ in range(num_samples)]
     capacity = min(n_ctx, len(prompt) + max_new_tokens)
     # The prompt is read once, and its keys and values are copied to all B rows.
-    cache = model.new_cache(1, capacity)
+    cache = model.new_cache(batch=1, capacity=capacity)
     final = model.final([prompt], cache, progress=progress)  # [1, T, D]
     logits = unembed(final[:, -1], model.W_U).repeat(num_samples, axis=0)  # [B, V]
     if num_samples > 1:
@@ -381,8 +381,8 @@ def drop_unlikely(p: np.ndarray, top_p: float) -> None:  # [V], changed in place
     A token is kept if all likelier tokens together have less than top_p. Of equally likely tokens,
     those with lower ids are kept.
     """
-    # Probabilities are sorted, not tokens, which is several times faster. Only those of at least
-    # (1 - top_p) / V are: all below that add up to less than 1 - top_p, so they are dropped.
+    # Probabilities are sorted, not tokens, which is several times faster. Probabilities below
+    # (1 - top_p) / V are left out: all of them add up to less than 1 - top_p, so they are dropped.
     least = min((1 - top_p) / p.size, p.max())  # the likeliest token is kept in any case
     descending = np.sort(p[p >= least])[::-1]
     # Token i + 1 of this order is kept if the tokens up to i have less than top_p.

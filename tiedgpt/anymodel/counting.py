@@ -18,7 +18,7 @@ from .matrices import SIZE, Matrices
 Report = dict[str, Any]
 NOT_MEASURED = "config.json has a setting that was not measured"
 
-# Stored in older files, and in those of other programs, but no parameters: masks, tables of angles.
+# Tensors of older files, and of other programs, that are no parameters: masks, tables of angles.
 # (What transformers stores today is measured: kinds.json.)
 OLD_BUFFER = re.compile(r"(masked_bias|causal_mask|rope\.freqs|inv_freq|position_ids)$")
 CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes
@@ -38,7 +38,7 @@ def count_stored(
     buffers = frozenset(name for each in all_classes() for name in each.buffers)
     absent_prefix = ""
     copies: dict[str, str] = {}  # a tensor that may be stored twice -> the name that is counted
-    separate: tuple[str, ...] = ()  # those of them that are counted in an untied model
+    separate: tuple[str, ...] = ()  # copies that are parameters of an untied model
     stored = matrices.stored
     if known is not None and matrices.name_set is not None:
         # `buffers` are names with the usual prefix, which these tensors may lack.
@@ -69,7 +69,7 @@ def count_stored(
         return counts(tied=others + sum(sizes), only_untied=0)
     if len(stored) < len(matrices.stored):
         state = None  # it has letters of matrices that are never tied, too
-    # Matrices by other names than those of the class are counted as if they had its usual names, 0.
+    # By names that the class does not have, matrices are counted like those by its usual names, 0.
     count_untied, count_tied = matrices_in_memory(
         len(stored), known, name_set=matrices.name_set or 0, state=state
     )
@@ -141,7 +141,7 @@ def count_from_config(config: dict[str, Any], layers: dict[str, Any] | None = No
 
 
 def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> list[int]:
-    """V, D, layers, heads, heads of k and v, K and F. Raises CheckpointError for what is no size.
+    """V, D, layers, heads, heads of k and v, K and F. Raises CheckpointError if one is no size.
 
     optional: the fields that config.json may lack. Without "head_dim" it is D / H, and without
     "num_key_value_heads" there are as many as heads of q.

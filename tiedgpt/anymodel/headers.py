@@ -28,7 +28,7 @@ ROWS_AT_A_PLACE = 4
 class HubModel:
     """A language model of any kind on the hub, as checkpoints.Opened is one on this machine."""
 
-    config_json: dict[str, Any]  # what it holds
+    config_json: dict[str, Any]  # the content of config.json
     repository: Repository
 
     @property
@@ -98,7 +98,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
     """The model of a directory, a file of weights, a config.json, or a name of the hub.
 
     weights: False if config.json is enough. Then a name finds a folder here without weights, too.
-    Raises CheckpointError for what is none of these, and for a config.json that cannot be read.
+    Raises CheckpointError for another source, and for a config.json that cannot be read.
     """
     try:
         _, path = find_model(source, weights=weights, fetch=False)
@@ -128,7 +128,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
 
 def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
     """The object of a JSON file of a repository; None if it has no such file."""
-    answer = repository.read_range(file, 0, MAX_TEXT)
+    answer = repository.read_range(file, start=0, stop=MAX_TEXT)
     if answer is None:
         return None
     content, size = answer
@@ -140,7 +140,7 @@ def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
 
 def fetch_header(repository: Repository, file: str) -> SavedFile | None:
     """What the header says of a safetensors file of a repository; None if it has no such file."""
-    answer = repository.read_range(file, 0, 8)  # the length of the header
+    answer = repository.read_range(file, start=0, stop=8)  # the length of the header
     if answer is None:
         return None
     first_bytes, size = answer
@@ -149,7 +149,7 @@ def fetch_header(repository: Repository, file: str) -> SavedFile | None:
     content = first_bytes
     # A header that is too long is not fetched: read_header refuses it by its length.
     if end <= min(size, 8 + MAX_HEADER):
-        content += fetch_part(repository, path, 8, end)
+        content += fetch_part(repository, path, start=8, stop=end)
     tensors, metadata = read_header(path, content, size, MAX_HEADER)
     return SavedFile(tensors, metadata=[metadata])
 

@@ -79,7 +79,7 @@ class ModelClass:
         )
 
     def wrapper(self, version: str) -> str:
-        """The prefix by which a version of transformers takes files for those of a larger model.
+        """The prefix by which a version of transformers takes a file for one of a larger model.
 
         If the name of one tensor has the prefix, that version reads only the tensors that have it.
         "" if no prefix was measured to have this effect.
@@ -354,7 +354,7 @@ def agree(readings: Collection[str]) -> bool:
 
 
 def what_is_lost(reading: str, state: str, names: Sequence[str]) -> str:
-    """What is lost of a state with this reading; "" for nothing. names: those of the matrices.
+    """What a program with this reading loses of the files; "" for nothing. names: of the matrices.
 
     >>> names = ["wte.weight", "lm_head.weight"]
     >>> what_is_lost("a0", "ab", names), what_is_lost("a?", "a.", names)

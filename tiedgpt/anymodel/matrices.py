@@ -243,7 +243,7 @@ def shape_of_embedding(tensors: dict[str, Tensor]) -> tuple[int, ...] | None:
 def could_be_matrix(
     name: str, tensor: Tensor, shape: tuple[int, ...] | None, padded: bool = False
 ) -> bool:
-    """Whether a tensor could be one of the two matrices [V, D], or one that is transposed.
+    """Whether a tensor could be the embedding or the head, [V, D], or one of them transposed.
 
     padded: also one of width D with more than V rows.
     """
@@ -284,7 +284,7 @@ class Comparison:
 def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
     """Which matrices are stored, and which of them are equal. Quantised ones are not compared."""
     if matrices.unclear or not matrices.stored:
-        return Comparison(None)
+        return Comparison(state=None)
     state = ""
     equal_if_rounded = False
     earlier: list[tuple[str, Tensor]] = []  # the matrices before this one, each with its letter
@@ -294,7 +294,7 @@ def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
             state += "."
             continue
         if matrix.name in matrices.quantised:
-            return Comparison(None)
+            return Comparison(state=None)
         # The next letter, if no earlier matrix is equal
         letter = "abcdefgh"[len({letter for letter, _ in earlier})]
         for earlier_letter, other in earlier:

@@ -80,7 +80,7 @@ def smallest_mend(
 ) -> dict[str, Any] | None:
     """The first change of the file and of the flags after which all is read; None without one.
 
-    places: those of config.json where a flag can be written. tensors: the names of all tensors.
+    places: of config.json, where a flag can be written. tensors: the names of all tensors.
     """
     # BERT's head has its bias by two names, which are two parameters in an untied model.
     second_biases = [
@@ -93,11 +93,9 @@ def smallest_mend(
     for changed, lines in changes(known, now, in_one_file):
         for tied in (None, likely_tied, not likely_tied):  # None: the flags stay
             new_flags = {} if tied is None else dict.fromkeys(places, tied)
-            letters = [
-                LETTER_OF_FLAG[new_flags[place]] if place in new_flags else letter
-                for place, letter in zip(known.places, changed.flags, strict=True)
-            ]
-            after = replace(changed, flags="".join(letters))
+            letter_of = dict(zip(known.places, changed.flags, strict=True))
+            letter_of |= {place: LETTER_OF_FLAG[flag] for place, flag in new_flags.items()}
+            after = replace(changed, flags="".join(letter_of.values()))
             if after == now or not is_clean(known, after):
                 continue
             biases = second_biases if tied is False else []

@@ -55,7 +55,7 @@ from .mends import FLAG, LETTER_OF_FLAG, find_mends
 Report = dict[str, Any]
 Readings = dict[str, str | None]  # a reader -> its reading; None if it is not known
 
-# What is not looked at, for whom a report is printed.
+# What the reports of check, and those of params, do not speak of
 REST_OF_FILES = (
     "whether the rest of config.json and of the files loads, and whether the class has more or "
     "fewer parameters"
@@ -76,7 +76,7 @@ MEASURED_SETTINGS = {
 }
 # The "format" in the metadata of the safetensors files that were measured, and the same for MLX.
 MEASURED_FORMATS = {"pt", "mlx"}
-# transformers takes what is nested here for the language model.
+# The parts of config.json that transformers takes for the configuration of the language model
 READ_AS_TEXT = {"decoder", "generator", "text_encoder"}
 
 # A field of the report -> the program that it is about.
@@ -85,7 +85,7 @@ READERS = {
     "transformers": "transformers 5",
     "others": "vLLM-like programs",
 }
-MEASURED = {"transformers4": "4", "transformers": "5"}  # those that were measured, and the version
+MEASURED = {"transformers4": "4", "transformers": "5"}  # -> the version that was measured
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ def tie_report(name: str, model: AnyModel) -> Report:
     whatever the files hold. "flag" is what config.json says (read_flag), and "holds" what the files
     have (held_report). "not_read" are files of weights beside those that were read.
     "transformers4", "transformers" and "others" are "tied", "untied", "random head", "random
-    embedding", "random" or "error". "not_measured" says why those of transformers are None, and
-    "without_class" which of them have no such class. "one" has the names of the matrices of an
-    encoder and a decoder that are one. "not_looked_at" is what the others do not speak of. Raises
-    CheckpointError.
+    embedding", "random" or "error". "not_measured" says why "transformers4" or
+    "transformers" is None, and "without_class" which of the two versions have no such class. "one"
+    has the names of the matrices of an encoder and a decoder that are one. "not_looked_at" is what
+    the report does not speak of. Raises CheckpointError.
     """
     facts = look_at(name, model)
     known, flag, tensors, matrices = facts.known, facts.flag, facts.tensors, facts.matrices
@@ -195,7 +195,7 @@ def weights_beside(model: AnyModel) -> list[str]:
 
 
 def read_by_others(model: AnyModel, not_read: list[str]) -> str:
-    """A file beside those that were read, which vLLM and programs like it may read; "" for none.
+    """A file that was not read, and that vLLM and programs like it may read; "" for none.
 
     They read the files that an index lists; without an index, all safetensors files of a folder.
     """
@@ -244,7 +244,7 @@ def size_report(name: str, model: AnyModel) -> Report:
     if tensors:
         matrices = find_matrices(config, tensors, known)
         source = "the headers of the weights"
-        # Of two matrices the values are not read. Those of an encoder and a decoder may be copies.
+        # Values are read only if there is a third matrix: an encoder and a decoder may have copies.
         has_more = len(matrices.stored) > 2
         state = compare_matrices(model, matrices).state if has_more else None
         numbers = count_parameters(model, tensors, matrices, known, state)
@@ -285,8 +285,8 @@ def count_parameters(
     numbers = count_stored(tensors, matrices, known, state)
     if numbers is None or known is None:
         return numbers
-    # The counts take a matrix that is not stored for one of the same shape. It may have another, by
-    # config.json: the places there are first those of V for the embedding and the head, then of D.
+    # The counts take a matrix that is not stored for one of the same shape. By config.json it may
+    # have another: there V, and then D, of the embedding and of the head stand at these places.
     for places in zip(*known.sizes, strict=True):
         values = [value_at(model.config_json, place) for place in places if place is not None]
         sizes = set(values) - {None}
@@ -379,12 +379,15 @@ def not_measured(
 ) -> str | None:
     """Why it is not known how transformers reads a model; None if it was measured."""
     config = model.config_json
-    if is_config_alone(model):
-        return "config.json alone was read"
     if flag["class_without_head"] is not None:
         return f"{flag['class_without_head']} has no output matrix"
+    kind, name = flag["kind"], named_class(config)
+    if known is None and kind is None:
+        return "a model without a model_type in a config.json was not measured"
+    if known is None and name is None:
+        return f"the kind {kind}, without one class that config.json names, was not measured"
     if known is None:
-        return class_not_measured(flag["kind"], named_class(config))
+        return f"{name} of kind {kind} was not measured"
     if matrices.misfits:
         return "; ".join(matrices.misfits)
     if matrices.unclear:
@@ -400,15 +403,6 @@ def not_measured(
         or setting_not_measured(config, known)
         or file_not_measured(model, known, matrices, matrices.name_set)
     )
-
-
-def class_not_measured(kind: str | None, name: str | None) -> str:
-    """What config.json says of a class that was not measured. None: it does not say it."""
-    if kind is None:
-        return "a model without a model_type in a config.json was not measured"
-    if name is None:
-        return f"the kind {kind}, without one class that config.json names, was not measured"
-    return f"{name} of kind {kind} was not measured"
 
 
 def place_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
@@ -570,7 +564,7 @@ def other_ties(config: dict[str, Any], known: ModelClass | None) -> dict[str, bo
 
 
 def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | None:
-    """Which setting changes what is loaded, and was not measured so; None without one."""
+    """Which setting of config.json was not measured with its value; None without one."""
     measured: dict[str, Any] = other_ties(config, known)
     measured |= {name: value for name, value in MEASURED_SETTINGS.items() if name in config}
     if "decoder_vocab_size" in config:  # Marian may have two vocabularies
@@ -589,12 +583,13 @@ def setting_not_measured(config: dict[str, Any], known: ModelClass) -> str | Non
 def setting_of_part_not_measured(
     part: dict[str, Any], V: Any, known: ModelClass, default_pad: int | None
 ) -> str | None:
-    """Which setting changes what is loaded, and was not measured so; None without one.
+    """Which setting of a part of config.json was not measured with its value; None without one.
 
     part: config.json, or an object in it. V: the size of the vocabulary.
     """
     if part.get("quantization_config") is not None:
         return "config.json says that the model is quantised"
+    # The padding token must be a row of the embedding, and of a table of positions in some classes.
     pad = part.get("pad_token_id", default_pad)
     if pad in SIZE and V in SIZE and pad >= V:
         return f"pad_token_id is {pad}, and the vocabulary has {V} tokens"
@@ -621,8 +616,10 @@ def read(facts: Facts, because_of_adapter: dict[str, str]) -> tuple[Readings, st
     because_of_adapter: version of transformers -> why it is not known (adapter_not_measured).
     """
     model, known, matrices, compared = facts.model, facts.known, facts.matrices, facts.compared
-    # Why no version was measured so, and: version -> why this version was not
-    unmeasured = not_measured(model, known, facts.flag, matrices)
+    # Why no version was measured with this, and: version -> why this version was not
+    unmeasured: str | None = "config.json alone was read"
+    if not is_config_alone(model):
+        unmeasured = not_measured(model, known, facts.flag, matrices)
     unmeasured_versions = because_of_adapter | versions_not_measured(model, known, matrices)
     is_measured = unmeasured is None and not unmeasured_versions and not compared.equal_if_rounded
 
@@ -680,7 +677,7 @@ def read_by(
 
 def goes_by_the_flag(config: dict[str, Any], known: ModelClass | None, matrices: Matrices) -> bool:
     """Whether vLLM and programs like it read the matrices of a model by their rule."""
-    # A flag such as tie_embedding has another value than the one it was measured with.
+    # Another flag of a tie has another value than was measured: programs may go by it.
     if any(config[name] != value for name, value in other_ties(config, known).items()):
         return False
     if known is not None:

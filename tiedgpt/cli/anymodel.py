@@ -104,24 +104,25 @@ def run_check(args: argparse.Namespace) -> None:
 
 
 def print_reports(reports: Sequence[Report]) -> None:
-    """Print what is to be said of each model, and a table with a column for each."""
+    """Print the verdict on each model and its mends, then a table with a column for each."""
     names = [one_line(report["model"]) for report in reports]
     for name, report in zip(names, reports, strict=True):
         for answer in answers(report):
             print(fill(f"{name}: {one_line(answer)}"))
         for mend in report["mends"]:
             prose, _, code = mend["text"].partition("\n")  # a line for people, then Python, if any
-            unbroken = prose.replace('": ', '":\N{NO-BREAK SPACE}')  # a flag and its value
+            # A flag and its value stay on one line.
+            unbroken = prose.replace('": ', '":\N{NO-BREAK SPACE}')
             print(fill(f"  {unbroken}").replace("\N{NO-BREAK SPACE}", " "))
             if code:  # never wrapped or indented, so that it can be pasted
                 print(code)
-    for not_looked_at in dict.fromkeys(report["not_looked_at"] for report in reports):
+    for not_looked_at in dict.fromkeys(report["not_looked_at"] for report in reports):  # each once
         if not_looked_at is not None:
             print(fill(f"Not looked at: {not_looked_at}."))
     print()
     rows: list[Cells] = [("", *names)]
     for label, *cells in rows_of_fields(FIELDS, [in_words(report) for report in reports]):
-        rows.append((label, *(one_line(cell) for cell in cells)))  # the files' own names
+        rows.append((label, *(one_line(cell) for cell in cells)))  # names in files may be any text
     print_table(rows)
 
 

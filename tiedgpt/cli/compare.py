@@ -144,9 +144,10 @@ def run_tokens(args: argparse.Namespace) -> None:
         tokenizer = opened.tokenizer
     prompt = file.prompt
     if isinstance(prompt, str):
-        prompt = needed_tokenizer(tokenizer).encode(prompt, special="token")
+        prompt = needed_tokenizer(tokenizer).encode(prompt, special="token")  # raises without one
     tokens = file.continuation
-    notes = [f"{text!r} is not looked at: its ids are" for text in file.unread]
+    # A file may have a text and its ids: then the ids are read.
+    notes = [f"{name!r} is not looked at: its ids are" for name in file.unread]
     if isinstance(tokens, str):
         tokens, notes_on_text = ids_of_text(model, tokenizer, prompt, tokens)
         notes += notes_on_text
@@ -264,7 +265,8 @@ def print_mistakes(report: TokensReport) -> None:
 
 def run_vectors(args: argparse.Namespace) -> None:
     """Judge the answers of a file."""
-    report = judge(read_by_name(Path(args.vectors), '{"logits/tied": [[[0.5, ...]]]}'))
+    answers = read_by_name(Path(args.vectors), example='{"logits/tied": [[[0.5, ...]]]}')
+    report = judge(answers)
     if args.json:
         print_json(report)
     else:
@@ -274,7 +276,7 @@ def run_vectors(args: argparse.Namespace) -> None:
 
 
 def print_cases(report: VectorsReport) -> None:
-    """A row for each case, what is wrong with those that are, and the count."""
+    """Print a row for each case, a sentence for each wrong one, the mistakes, and the count."""
     rows: list[Cells] = [("", "")]
     for case in report["cases"]:
         rows.append((case["name"], case["status"]))

@@ -266,7 +266,7 @@ def print_logits(tokenizer: Tokenizer, title: str, reports: list[LogitReport]) -
 
 
 def rows_of_changes(report: LogitReport, names: list[str]) -> list[str | Cells]:
-    """The numbers of each token with and without the parts that --ablate names."""
+    """A caption, and rows with the numbers of each token without --ablate and with it."""
     ablated = report["ablated"]
     rows: list[str | Cells] = [
         f"Ablated (set to 0): {', '.join(ablated['parts'])}",
@@ -274,10 +274,11 @@ def rows_of_changes(report: LogitReport, names: list[str]) -> list[str | Cells]:
     ]
     for name, before, after in zip(names, report["tokens"], ablated["tokens"], strict=True):
         for field in ("logit", "probability", "rank"):
-            numbers = value_at(before, field), value_at(after, field)
-            rows.append(change(f"{field} of {name}", field, *numbers))
-    if len(names) > 1:
-        rows.append(change("difference of logits", "total", report["total"], ablated["total"]))
+            label = f"{field} of {name}"
+            rows.append(change(label, field, value_at(before, field), value_at(after, field)))
+    if len(names) > 1:  # with --against
+        totals = report["total"], ablated["total"]
+        rows.append(change("difference of logits", "total", *totals))
     return rows
 
 

@@ -172,7 +172,8 @@ def run_documents(args: argparse.Namespace) -> None:
     from .. import documents  # here, because `score` needs none of it
 
     opened = inputs.open_model(args.model)
-    stride = stride_or_default(args.stride, opened.config)  # before the input is read
+    # A stride that is out of range is refused before the input is read, which may take long.
+    stride = stride_or_default(args.stride, opened.config)
     sources = [documents.read_input(file) for file in args.inputs]
     model = inputs.load(opened, args.head)
     settings = documents.settings_of(sources, model, opened.tokenizer, stride)
@@ -181,11 +182,16 @@ def run_documents(args: argparse.Namespace) -> None:
     documents.begin(out, settings)
     size = sum(source.size for source in sources)
     try:
-        with ProgressBar("scoring", size, "B") as progress:
+        with ProgressBar("scoring", size, unit="B") as bar:
             documents.score_inputs(
-                sources, out, opened.path, settings, args.scheduler, progress.add
+                sources,
+                out,
+                path=opened.path,
+                settings=settings,
+                scheduler=args.scheduler,
+                progress=bar.add,
             )
-    except BaseException:
+    except BaseException:  # Ctrl-C, too
         note(f"the parts in {out} are complete; the same command goes on")
         raise
     rows, errors = documents.count_rows(out)

@@ -38,7 +38,7 @@ class CachePiece(KVCache):
     def extend(  # k and v [B, H, T, K] -> [B, H, S, K]
         self, layer: int, k: Array, v: Array
     ) -> tuple[Array, Array]:
-        """Add a layer's keys and values; return those of all tokens up to this piece's end.
+        """Add a layer's keys and values; return them for all tokens up to this piece's end.
 
         Waits until the piece before has filled this layer.
         """
