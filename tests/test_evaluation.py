@@ -273,9 +273,12 @@ def test_a_loss_that_is_not_finite_or_too_large_is_an_error(model, weight):
         score(damaged, Tokenizer([], {}), some_ids(50))
 
 
-@pytest.mark.parametrize("loss", [np.nan, np.inf, 1e5])
+@pytest.mark.parametrize("loss", [np.nan, np.inf, 1e5, 3 * 700])
 def test_one_loss_that_is_no_number_makes_no_score(loss):
-    """A row of wpe that is nan, in a model without layers, spoils one token alone."""
+    """A row of wpe that is nan, in a model without layers, spoils one token alone.
+
+    A mean of 700 nats or more is refused: soon after it, its exponential is no float any more.
+    """
     losses = np.array([1.0, loss, 2.0])
     with pytest.raises(TiedGPTError, match="checkpoint is damaged"):
         score_of(losses, Tokenizer([], {}), np.array([65, 66, 67]))

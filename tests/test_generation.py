@@ -115,6 +115,23 @@ def test_the_cache_has_room_for_the_context_at_most(endless):
     assert len([next(tokens) for _ in range(2 * endless.config.n_ctx)]) > endless.config.n_ctx
 
 
+@pytest.mark.parametrize(
+    ("tokens", "capacity"), [(4, 9), (26, 31), (27, 31)], ids=["short", "full", "longer"]
+)
+def test_the_cache_has_room_for_the_text_alone(endless, monkeypatch, tokens, capacity):
+    """The prompt has 5 tokens, and the context 31."""
+    capacities = []
+    new_cache = GPT2.new_cache
+
+    def recorded(model, B, capacity):
+        capacities.append(capacity)
+        return new_cache(model, B, capacity)
+
+    monkeypatch.setattr(GPT2, "new_cache", recorded)
+    assert len(list(generate(endless, PROMPT, tokens, greedy=True))) == tokens
+    assert capacities == [capacity]
+
+
 def test_progress_and_record_are_called_for_the_prompt_and_for_each_token(endless):
     pieces = []
     records = []

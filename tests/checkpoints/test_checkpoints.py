@@ -581,7 +581,13 @@ STAND_INS = {  # the content of a file that is not what its name says -> what th
 
 @pytest.mark.parametrize(
     "name",
-    ["model.safetensors", "config.json", "generation_config.json", "merges.txt", "tokenizer.json"],
+    [
+        "model.safetensors",
+        "config.json",
+        pytest.param("generation_config.json", marks=pytest.mark.slow),
+        "merges.txt",
+        pytest.param("tokenizer.json", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize(("content", "message"), STAND_INS.values(), ids=STAND_INS)
 def test_a_file_that_is_not_what_its_name_says(tmp_path, model, name, content, message):

@@ -99,7 +99,21 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
 }
 
 
-@pytest.mark.parametrize(("file", "faults"), ENDS_RIGHT.values(), ids=ENDS_RIGHT)
+# Other cases have each of these faults, too.
+SLOW = {"plain", "cut at once", "cut three times", "dropped", "404 of the other host"}
+SLOW |= {"403", "redirects in a circle"}
+
+
+def download_cases(cases):
+    """The cases of a table as parameters. Those of SLOW are slow."""
+    parameters = []
+    for name, values in cases.items():
+        marks = pytest.mark.slow if name in SLOW else ()
+        parameters.append(pytest.param(*values, id=name, marks=marks))
+    return parameters
+
+
+@pytest.mark.parametrize(("file", "faults"), download_cases(ENDS_RIGHT))
 def test_after_faults_that_pass_the_files_are_right(
     hub_server, hub_files, monkeypatch, file, faults
 ):
@@ -133,7 +147,7 @@ ENDS_IN_A_LINE = {  # the file, the fault of each answer with it, what the line 
 }
 
 
-@pytest.mark.parametrize(("file", "fault", "message"), ENDS_IN_A_LINE.values(), ids=ENDS_IN_A_LINE)
+@pytest.mark.parametrize(("file", "fault", "message"), download_cases(ENDS_IN_A_LINE))
 def test_a_fault_that_lasts_is_one_line_and_no_model(
     weights_folder, hub_server, hub_files, file, fault, message
 ):

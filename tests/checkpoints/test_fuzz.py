@@ -323,11 +323,14 @@ CASES = [
         check_parameters,
     ),
     *(
-        Case(
-            "model.safetensors",
-            partial(write_layout, layout),
-            edited_safetensors,
-            partial(check_layout, layout),
+        pytest.param(
+            Case(
+                "model.safetensors",
+                partial(write_layout, layout),
+                edited_safetensors,
+                partial(check_layout, layout),
+            ),
+            marks=() if layout.program in ("llm.c", "TransformerLens") else pytest.mark.slow,
         )
         for layout in LAYOUTS
     ),

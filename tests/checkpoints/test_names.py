@@ -224,7 +224,14 @@ def test_a_model_does_not_change_with_the_state_dict_that_it_was_made_of(dtype):
         np.testing.assert_array_equal(read.parameters[name], array, name)
 
 
-@pytest.mark.parametrize(("layout", "head"), ROWS)
+@pytest.mark.parametrize(
+    ("layout", "head"),
+    [
+        pytest.param(layout, head, marks=pytest.mark.slow if head != heads(layout)[-1] else ())
+        for layout in LAYOUTS
+        for head in heads(layout)
+    ],
+)
 def test_gradients_of_each_layout_are_compared(layout, head):
     """One gradient that is doubled is the one that differs."""
     model = random_model(SMALL.with_head(head))

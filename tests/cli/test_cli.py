@@ -20,13 +20,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checkpoint_files import write_tensors
-from support.commands import assert_one_error_line, command, output
+from support.commands import answer, assert_one_error_line, command, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import TiedGPTError, Tokenizer, __main__, cli
 from tiedgpt.cli import options
-from tiedgpt.cli.output import ProgressBar, fill, percent, print_json, printable
+from tiedgpt.cli.output import (
+    ProgressBar,
+    end_of_prompt,
+    fill,
+    percent,
+    print_json,
+    print_table,
+    printable,
+    quoted_token,
+)
 from tiedgpt.errors import TiedGPTWarning
 
 # Flags and help
@@ -34,13 +43,18 @@ from tiedgpt.errors import TiedGPTWarning
 
 def test_flags_may_stand_between_two_directories(run, checkpoint, tmp_path):
     new = str(tmp_path / "new")
-    assert run("untie", checkpoint, "--init", "zeros", new, "-q") == (0, "", "")
+    assert run("untie", checkpoint, "--init", "zeros", new, "--seed=0", "-q") == (0, "", "")
 
 
 def test_flags_may_stand_between_an_argument_and_one_that_may_be_left_out(run, checkpoint):
     between = run("attribute", "a", "-m", checkpoint, "b", "--json")
     after = run("attribute", "a", "b", "-m", checkpoint, "--json")
     assert between == after
+
+
+def test_a_prompt_may_begin_with_dashes(run, checkpoint):
+    """A flag has no space."""
+    assert answer(run, "next", "-m", checkpoint, "--no flag")["prompt"] == "--no flag"
 
 
 def test_flags_may_stand_between_arguments_of_any_number(run, checkpoint):
@@ -91,6 +105,15 @@ def test_a_character_that_a_terminal_has_not_becomes_a_question_mark(monkeypatch
     assert b"no command 'caf?'" in sys.stderr.buffer.getvalue()
     print("caf\u00e9", flush=True)
     assert sys.stdout.buffer.getvalue() == "caf\u00e9\n".encode()
+
+
+def test_a_terminal_keeps_its_encoding(monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert cli.main(["--version"]) == 0
+    print("caf\u00e9", flush=True)
+    assert stdout.buffer.getvalue().endswith(b"\ncaf?\n")
 
 
 def test_the_escapes_of_a_text_at_which_a_sample_stops():
@@ -178,6 +201,38 @@ def test_help_fits_narrow_terminals(run, monkeypatch, name):
     assert max(len(line) for line in above_examples.splitlines()) <= 60
 
 
+EOT = "<|endoftext|>"
+READERS = [  # of a special token: in a prompt, a token, or a file
+    ["generate", "-n", "1", EOT],
+    ["next", EOT],
+    ["next", "--paths", EOT],
+    ["lens", EOT],
+    ["attribute", EOT],
+    ["attribute", "a", EOT],
+    ["attribute", "a", "b", "--against", EOT],
+    ["tokenize", EOT],
+    ["score", "FILE"],
+    ["study", "--corpus", "FILE"],
+    ["train", "FILE", "--out", "new", "--from", "MODEL", "--steps", "1", "--context", "4"],
+    ["train", "HELD OUT", "--out", "new", "--from", "MODEL", "--steps", "1", "--context", "4"],
+]
+
+
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+def test_a_special_token_is_read_if_that_is_allowed(run, checkpoint, tmp_path, monkeypatch, words):
+    """The last tenth of a text to train on is held out."""
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text(EOT + "a text" * 40)
+    Path("HELD OUT").write_text("a text" * 40 + EOT)
+    Path("MODEL").symlink_to(checkpoint)
+    model = [] if words[0] == "train" else ["-m", "MODEL"]
+    code, _, err = run(*words, *model, "-q")
+    assert code == 2
+    assert f"{EOT}; to read it as that token, add --allow-special" in err
+    code, _, err = run(*words, *model, "--allow-special")
+    assert code == 0, err
+
+
 # Text that fits the terminal
 
 
@@ -191,6 +246,22 @@ def test_help_fits_narrow_terminals(run, monkeypatch, name):
 )
 def test_each_line_keeps_its_indent(text, expected):
     assert fill(text, width=16) == expected
+    assert fill(text, width=0) == expected, "a terminal may say that it has 0 columns"
+
+
+def test_captions_of_a_table_have_80_columns_at_most(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    print_table(["word " * 30, ("a", "1")])
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert len(first) in range(76, 81)
+
+
+def test_what_is_longer_than_its_room_is_cut():
+    assert end_of_prompt("a" * 30) == repr("a" * 30)
+    assert end_of_prompt("a" * 31) == f"...{'a' * 27!r}"
+    tokens = Tokenizer([], {"b" * 22: 256, "b" * 23: 257})
+    assert quoted_token(tokens, 256) == repr("b" * 22)
+    assert quoted_token(tokens, 257) == f"'{'b' * 20}..."
 
 
 # Numbers as text of a flag
@@ -491,6 +562,12 @@ def test_what_ctrl_c_does_before_and_after_a_command(monkeypatch, is_ignored):
     assert os.environ.pop("OPENBLAS_THREAD_TIMEOUT") == "14"
 
 
+def test_the_user_s_own_time_for_the_threads_of_blas_stays(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "3")
+    __main__.tune()
+    assert os.environ["OPENBLAS_THREAD_TIMEOUT"] == "3"
+
+
 # The first program imports a module that Ctrl-C interrupts, with an import that turns
 # KeyboardInterrupt into another error. In the second, Ctrl-C comes while Python ends. The third was
 # started so that it ignores Ctrl-C, as by `tiedgpt ... &` in a shell script.
@@ -607,6 +684,18 @@ def test_in_a_file_progress_is_a_line_after_each_interval(stderr_at_half, monkey
     assert stderr_at_half(is_terminal=False) == "tiedgpt: note: loading a\\nb: 50% after 0 min\n"
 
 
+@pytest.mark.parametrize(("unit", "shown"), [("B", "| 5.00k/20.0k ["), ("token", "| 5000/20000 [")])
+def test_a_bar_counts_bytes_in_thousands_and_takes_a_later_total(monkeypatch, unit, shown):
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(stderr, "isatty", lambda: True)
+    monkeypatch.setattr(ProgressBar, "DELAY", 0)
+    with ProgressBar("loading", total=1, unit=unit) as progress:
+        time.sleep(0.001)
+        progress.add(5000, 20_000)
+        assert shown in stderr.getvalue()
+
+
 def test_the_bar_disappears_with_the_last_step(monkeypatch):
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
@@ -667,6 +756,20 @@ def test_quiet_hides_notes_and_no_error(run, checkpoint):
     code, out, err = run("tokenize", "-q", "-m", checkpoint, "<|endoftext|>")
     assert (code, out) == (2, "")
     assert err.startswith("tiedgpt: error: ")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(signal.SIG_DFL, signal.default_int_handler), (signal.SIG_IGN, signal.SIG_IGN)],
+)
+def test_ctrl_c_raises_in_a_command_unless_the_caller_ignores_it(before, after):
+    usual = signal.signal(signal.SIGINT, before)
+    try:
+        cli.handle_signals()
+        handler = signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert handler is after
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")

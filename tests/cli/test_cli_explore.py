@@ -48,6 +48,7 @@ def opened(monkeypatch):
 
     class AtOnce(threading.Thread):
         def start(self):
+            assert self.daemon, "the server would wait for the browser at its end"
             self.run()
 
     def open_url(self, url, *_):
@@ -142,6 +143,9 @@ def test_the_corpus(tmp_path):
     name, corpus = explore.read_corpus(str(file), False, bytes_only, vocab_size=257)
     assert name == "text.txt"
     assert corpus.ids.tolist() == bytes_only.encode(TEXT)
+    file.write_text(f"{TEXT}<|endoftext|>", encoding="utf-8")
+    _, corpus = explore.read_corpus(str(file), True, bytes_only, vocab_size=257)
+    assert corpus.ids.tolist() == [*bytes_only.encode(TEXT), 256]
     assert explore.read_corpus(None, False, bytes_only, vocab_size=257) is None
     assert explore.read_corpus(None, False, bytes_only, vocab_size=1024) is None
 

@@ -368,7 +368,15 @@ def test_there_are_no_colours_where_they_are_not_wanted(coloured):
 
 
 @pytest.mark.parametrize(
-    "label", ["\u4f60\u597d", "\uff21\uff22", "\U0001f600!!", "caf\u00e9", "cafe\u0301"]
+    "label",
+    [
+        "\u4f60\u597d",
+        "\uff21\uff22",
+        "\U0001f600!!",
+        "caf\u00e9",
+        "cafe\u0301",
+        "four\u20dd",  # in a circle
+    ],
 )
 def test_a_column_begins_below_the_one_above_whatever_a_label_has(capsys, label):
     """A Chinese character and an emoji take two columns of the terminal, an accent none."""

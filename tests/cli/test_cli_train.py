@@ -468,6 +468,13 @@ def test_a_signal_saves_and_the_run_can_go_on(
 
 
 @pytest.mark.usefixtures("interruptible")
+def test_the_command_that_goes_on_reads_stdin_if_the_first_one_did(run, tmp_path, at_step):
+    at_step(1, lambda: send(signal.SIGTERM))
+    _, _, err = run("train", "--out", str(tmp_path / "model"), *SHORT, stdin=TEXT.encode())
+    assert f"continue with: tiedgpt train - --resume {tmp_path / 'model'}\n" in err
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_the_command_that_goes_on_reads_special_tokens_if_the_first_one_did(train, at_step):
     at_step(1, lambda: send(signal.SIGTERM))
     _, _, err = train(*SHORT, "--allow-special")

@@ -90,6 +90,13 @@ def test_a_note_says_what_happens_to_the_loss_of_a_text(
     assert ("sonnets" in err) == (words != ["untie"])
 
 
+def test_a_note_says_that_the_sonnets_are_missing(run, untied, tmp_path, monkeypatch):
+    monkeypatch.setattr("tiedgpt.cli.models.weight_folders", lambda: [tmp_path])
+    code, _, err = run("tie", untied, str(tmp_path / "copy"))
+    assert code == 0
+    assert "is not measured: sonnets.txt is missing from tiedgpt: install tiedgpt again" in err
+
+
 def test_the_sonnets_are_shipped():
     assert any((folder / "sonnets.txt").is_file() for folder in weight_folders())
 

@@ -112,7 +112,13 @@ OF_TWO = [
 
 
 @pytest.mark.parametrize("name", ["tiny", pytest.param("shakespeare", marks=SLOW)])
-@pytest.mark.parametrize("given_of", [dict, logits_alone], ids=["all arrays", "logits"])
+@pytest.mark.parametrize(
+    "given_of",
+    [
+        pytest.param(dict, id="all arrays"),
+        pytest.param(logits_alone, id="logits", marks=SLOW),
+    ],
+)
 def test_two_mistakes_are_named_in_the_order_in_which_to_correct_them(name, given_of):
     model = MODELS[name]
     ids = some_ids(model, B=1, T=9)

@@ -213,12 +213,13 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
 
 @contextmanager
 def _locked(folder: Path, commit: str, note: Note) -> Iterator[None]:
-    """A folder to which one process downloads at a time, files of one commit. Another one waits.
+    """A folder to which one process downloads at a time, files of one commit. Other processes wait.
 
     The file COMMIT is locked, and has the commit. Raises CheckpointError if the folder has files of
-    another commit, or of something else. Windows has no such lock, but does not rename a part that
-    another process has open, either.
+    another commit, or files that no download wrote. Windows has no such lock. There, the system
+    refuses to rename a part that another process has open.
     """
+    # "a+" makes the file if it is missing, and empties none.
     with open(folder / COMMIT, "a+", encoding="ascii", errors="replace") as record:
         if sys.platform != "win32":
             import fcntl
@@ -260,7 +261,7 @@ def _fetch_small_files(repository: "Repository", folder: Path, config: bytes) ->
     if any((folder / file).exists() for file in ("merges.txt", "tokenizer.json")):
         read_tokenizer(folder)
     _write(folder / CONFIG, config)
-    _ = Opened(folder).config_as_said  # with generation_config.json
+    _ = Opened(folder).config_of_files  # raises if generation_config.json has a wrong field
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -273,7 +274,7 @@ def _write(path: Path, content: bytes) -> None:
 def _fetch_weights(repository: "Repository", folder: Path) -> None:
     """Fetch the first of these: model.safetensors, the files of an index, PyTorch's files.
 
-    An index is written when all files that it names are there.
+    An index is written when all files that it names are there: a folder with it is whole.
     """
     for file, index in ((WEIGHTS, INDEX), (PYTORCH, PYTORCH_INDEX)):
         if repository.fetch(file, folder):
@@ -366,7 +367,7 @@ class Repository:
         part = folder / f".{file}.{self.revision[:12]}.part"
         with open(part, "a+b") as content:
             is_there = self._receive(file, content)
-            os.fsync(content.fileno())
+            os.fsync(content.fileno())  # else a crash after the rename could leave an empty file
         if is_there:
             os.replace(part, path)
         else:
@@ -386,18 +387,18 @@ class Repository:
         with self._get(file, start, stop) as response:
             if not self._has_file(file, response):
                 return None
-            size_sent = None  # of the whole file
-            if response.status_code == 206:
+            match = None  # its group 1 is the size of the whole file
+            if response.status_code == 206:  # the part comes
                 range_sent = response.headers.get("Content-Range", "")
-                size_sent = re.fullmatch(rf"bytes {start}-\d+/(\d{{1,18}})", range_sent)
+                match = re.fullmatch(rf"bytes {start}-\d+/(\d{{1,18}})", range_sent)
             elif start == 0:  # the whole file comes, and the connection is closed after the bytes
                 length = response.headers.get("Content-Length", "")
-                size_sent = re.fullmatch(r"(\d{1,18})", length)
-            if size_sent is None:
+                match = re.fullmatch(r"(\d{1,18})", length)
+            if match is None:
                 raise CheckpointError(
                     f"{self.label}/{file}: the server does not send parts of files"
                 )
-            size = int(size_sent[1])
+            size = int(match[1])
             content = bytearray()
             for block in self._blocks(file, response):
                 content += block
@@ -458,6 +459,7 @@ class Repository:
                         f"{self.label}/{file}: {interruption}; {ATTEMPTS} attempts in a row brought"
                         f" no data{advice}"
                     ) from interruption
+                # The time that the server named, or a time that doubles.
                 wait = min(interruption.wait, MAX_DELAY) or DELAY * 2**failures
                 self.note(f"{file}: {interruption}; trying again in {wait:g} s")
                 time.sleep(wait)
@@ -481,16 +483,16 @@ class Repository:
             if response.status_code == 200:  # the whole file comes, whatever was asked for
                 start = 0
             content.seek(start)
-            content.truncate()
+            content.truncate()  # what was received, and comes again
             length = response.headers.get("Content-Length", "")
             end = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
             with _progress_bar(file, end, start) as bar:
                 for block in self._blocks(file, response):
                     # The size that the server says, or what has come, if that is larger.
-                    size = max(end or 0, content.tell() + len(block))
-                    if limit is not None and size > limit:
+                    known_size = max(end or 0, content.tell() + len(block))
+                    if limit is not None and known_size > limit:
                         raise CheckpointError(
-                            f"{self.label}/{file}: {size} bytes; expected at most {limit}"
+                            f"{self.label}/{file}: {known_size} bytes; expected at most {limit}"
                         )
                     content.write(block)
                     bar.update(len(block))

@@ -63,7 +63,7 @@ class Layout:
     modules: dict[str, str]  # our module -> the names of its weight and bias
     not_parameters: tuple[str, ...] = ()  # names of tensors such as causal masks
     must_be_zero: tuple[str, ...] = ()  # names of parameters that a GPT-2 lacks
-    no_bias: tuple[str, ...] = ()  # our modules whose bias may be missing alone, for 0
+    no_bias: tuple[str, ...] = ()  # our modules that may lack a bias where others have one: it is 0
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -300,8 +300,11 @@ class Renamed(NamedTuple):
         if self.n_head not in (None, n_head):
             raise ArgumentError(f"n_head is {n_head}, but the tensors have {self.n_head} heads")
 
-    def check_zero(self, values: Callable[[Any], Any]) -> None:
-        """Raise ArgumentError for a tensor that must be 0, and is not. values(tensor): an array."""
+    def refuse_extra_parameters(self, values: Callable[[Any], Any]) -> None:
+        """Raise ArgumentError for a parameter that a GPT-2 lacks, unless all its values are 0.
+
+        values(tensor): an array of them.
+        """
         for name, tensor in self.must_be_zero.items():
             if values(tensor).any():
                 raise ArgumentError(f"{name} is not 0, and a GPT-2 has no such parameter")
@@ -324,7 +327,7 @@ def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
         kind, number = with_N(name)
         if kind in layout.parts:
             part = layout.parts[kind]
-            if part.form in ("H", "HK") and len(tensor.shape) > 1:
+            if part.form in ("H", "HK") and len(tensor.shape) > 1:  # [H, D, K], [H, K, D], [H, K]
                 n_head = tensor.shape[0]
             for ours, of_layer in by_layer(part.ours, number, tensor):
                 found.setdefault(ours, {})[part.place] = in_our_form(of_layer, part, join)
@@ -362,8 +365,10 @@ def layout_of(given: Mapping[str, HasShape]) -> Layout:
         fits = True
         for name, part in layout.parts.items():
             shape = shapes.get(name, ())
-            if part.ours == "h.N.attn.c_attn.weight" and part.of == 1 and len(shape) >= 2:
-                fits = (shape[-2] > shape[-1]) == (part.form == "T")
+            is_whole = part.of == 1  # q, k and v are one tensor, which has three times the columns
+            if part.ours == "h.N.attn.c_attn.weight" and is_whole and len(shape) >= 2:
+                is_transposed = shape[-2] > shape[-1]
+                fits = is_transposed == (part.form == "T")
         if fits:
             return layout
     return candidates[0]
@@ -386,7 +391,8 @@ def in_our_form(tensor: Any, part: Part, join: Join) -> Any:
         by_head = [tensor[head] for head in range(tensor.shape[0])]
         return join(by_head, 0 if part.form == "HK" else -1)
     is_matrix = part.ours.endswith(".weight") and "ln_" not in part.ours
-    if len(tensor.shape) == (3 if is_matrix else 2) and tensor.shape[0] == 1:
+    axes = 2 if is_matrix else 1
+    if len(tensor.shape) == axes + 1 and tensor.shape[0] == 1:  # [1, ...], as OpenAI's c_attn
         tensor = tensor[0]
     if part.form == "T" and len(tensor.shape) == 2:
         return tensor.T

@@ -317,7 +317,7 @@ def read_saved(path: Path) -> SavedFile:
         value, places = _read_five_pickles(machine, memory, path)
     else:
         raise CheckpointError(f"{path} {NOT_SAVED}")
-    for key, storage in machine.storages.items():
+    for key, storage in machine.storages.items():  # has each the bytes that the pickle says?
         start, end = places[key]
         expected = storage.size * storage.itemsize
         if end - start != expected:
@@ -333,8 +333,10 @@ def read_saved(path: Path) -> SavedFile:
     # 1,000 layers of one matrix.
     if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
         raise damaged(path, "tensors overlap: they have more values than the file")
-    is_inside = state is not value and model_args is None
-    return SavedFile(tensors, model_args, is_inside=is_inside)
+    # nanoGPT's {"model": state dict, "model_args": ...} is known. In another dict, transformers
+    # does not look for a state dict, so `check` asks for is_nested.
+    is_nested = state is not value and model_args is None
+    return SavedFile(tensors, model_args, is_nested=is_nested)
 
 
 def _state_of(value: Any, path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any] | None]:
@@ -413,13 +415,14 @@ def _read_archive(machine: Machine, memory: mmap.mmap, path: Path) -> tuple[Any,
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
         raise damaged(path, f"truncated, or not of torch.save: {error}") from error
     by_name = {entry.filename: entry for entry in entries}
-    programs = [name for name in by_name if name.count("/") == 1 and name.endswith("/data.pkl")]
-    if len(by_name) != len(entries) or len(programs) != 1:
+    pickles = [name for name in by_name if name.count("/") == 1 and name.endswith("/data.pkl")]
+    has_a_name_twice = len(by_name) != len(entries)
+    if has_a_name_twice or len(pickles) != 1:
         raise damaged(path, "not an archive of torch.save, with one data.pkl")
-    start, end = _place(programs[0], by_name, memory, path)
+    start, end = _place(pickles[0], by_name, memory, path)
     value, _ = machine.run(memory[start : min(end, start + MAX_PICKLE)])
 
-    folder = programs[0].removesuffix("data.pkl")
+    folder = pickles[0].removesuffix("data.pkl")
     if f"{folder}byteorder" in by_name:
         start, end = _place(f"{folder}byteorder", by_name, memory, path)
         if memory[start:end] != b"little":
@@ -458,7 +461,7 @@ def _read_five_pickles(machine: Machine, memory: mmap.mmap, path: Path) -> tuple
     """The value of a file of before torch 1.6, and the places of the storages that it names."""
     values: list[Any] = []
     position = 0  # of the next pickle, then of the next storage
-    for expected in (MAGIC, PROTOCOL, None, None, None):
+    for expected in (MAGIC, PROTOCOL, None, None, None):  # None: any value
         found, length = machine.run(memory[position : position + MAX_PICKLE])
         position += length
         values.append(found)
@@ -518,6 +521,7 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
             f"tensor {short_repr(name)} of shape {short_repr(stored.shape)} is not in its storage "
             f"of {short_repr(storage.size)} numbers",
         )
+    # Without values, the offset is not checked above, and may lead anywhere.
     first_byte = start + (stored.offset * storage.itemsize if size > 0 else 0)
     return Tensor(
         file=path,

@@ -97,7 +97,8 @@ def parameters_of(renamed: Renamed, is_tied: bool) -> Parameters:
     config says that the model has a W_U of its own. Raises ArgumentError if there is no matrix of
     tokens, or none of positions, and for a parameter that a GPT-2 lacks and that is not 0.
     """
-    renamed.check_zero(np.asarray)
+    # A bias of the head, which a GPT-2 lacks, may be there if it is 0.
+    renamed.refuse_extra_parameters(values=np.asarray)
     biases = absent_biases(renamed.layout, renamed.tensors)
     arrays = renamed.tensors | {name: np.zeros(shape) for name, shape in biases.items()}
     if is_tied and "wte.weight" not in arrays and HEAD in arrays:
@@ -126,7 +127,7 @@ def check_state_dict(state: Any) -> None:
                 f"{short_repr(name)} is a dict: give that one, if it is the model's"
             )
         # Quantised weights are whole numbers, whose scale is somewhere else.
-        dtype = getattr(array, "dtype", "float")
+        dtype = getattr(array, "dtype", "float")  # a list has none, and as_floats looks at it
         # NumPy's name is the same for both orders of bytes; torch's types have none.
         dtype_name = getattr(dtype, "name", f"{dtype}")
         if "float" not in dtype_name and not is_no_parameter(plain_name(f"{name}")):
@@ -146,7 +147,7 @@ def rename_arrays(values: Mapping[Any, Any]) -> Renamed:
         if is_no_parameter(name):
             continue
         kind, number = with_N(name)
-        # A parameter that GPT-2 lacks may only be 0: the caller checks Renamed.must_be_zero.
+        # A parameter that GPT-2 lacks may only be 0, which refuse_extra_parameters checks later.
         may_be_zero = any(kind in layout.must_be_zero for layout in LAYOUTS)
         if our_parameter(name) == "" and not may_be_zero:
             known = [each.replace("N", number or "N") for each in all_names()]

@@ -188,6 +188,8 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
     """The values rounded to bfloat16, to even ones at a tie, in float32. NaN stays NaN."""
     with np.errstate(over="ignore"):
         bits = values.astype(np.float32).view(np.uint32)
+    # Drop the lower 16 bits. Before, add almost half of bit 16, and 1 if bit 16 is set: then a tie
+    # becomes even.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
     return np.where(
         np.isnan(values), np.float32(np.nan), rounded.astype(np.uint32).view(np.float32)
@@ -227,7 +229,7 @@ class SavedFile:
     tensors: dict[str, Tensor]
     model_args: dict[str, Any] | None = None  # in nanoGPT's ckpt.pt, the sizes of the model
     of_optimizer: Sequence[str] = ()  # the names of tensors that are not among these
-    is_inside: bool = False  # whether the state dict is a value of another dict, as "state_dict"
+    is_nested: bool = False  # whether the state dict is a value of another dict, as "state_dict"
     metadata: Sequence[dict[str, str] | None] = ()  # of each safetensors file; None: it has none
 
 
@@ -236,13 +238,13 @@ def join(parts: Sequence[AnyTensor], axis: int) -> AnyTensor:
     joined = Joined(parts, axis)
     first, last = parts[0], parts[-1]
     if isinstance(first, Tensor) and isinstance(last, Tensor) and axis == 0:
-        if all(follow(before, part) for before, part in pairwise(parts)):
+        if all(are_adjacent(before, part) for before, part in pairwise(parts)):
             return replace(first, shape=joined.shape, end=last.end)
     return joined
 
 
-def follow(before: AnyTensor, tensor: AnyTensor) -> bool:
-    """Whether a tensor begins in the file where another one ends, both in row order."""
+def are_adjacent(before: AnyTensor, tensor: AnyTensor) -> bool:
+    """Whether a tensor begins in the file where the one before it ends, both in row order."""
     if isinstance(before, Joined) or isinstance(tensor, Joined):
         return False
     is_of_one_type = before.memory is tensor.memory and before.dtype == tensor.dtype

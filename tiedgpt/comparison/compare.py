@@ -154,7 +154,7 @@ def compare(
     comparison = Comparison(model, batch, values)
 
     # Our model computes all activations from the ids, with nothing given and no mistake planted.
-    rows = comparison.rows(given={}, planted={})
+    rows, _ = comparison.rows(given={}, planted={})
     if any(row.differs for row in rows):
         mistakes = mistakes_in(model.config.n_layer)
         diagnosis = diagnose(comparison, mistakes, progress, trials)

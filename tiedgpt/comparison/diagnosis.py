@@ -185,10 +185,10 @@ def first_difference(comparison: Comparison, given: Tape, planted: Planted) -> D
 
     given: their activations, from which ours are computed.
     """
-    for row in comparison.rows(given, planted):
+    rows, computed = comparison.rows(given, planted)
+    for row in rows:
         if row.differs:
             theirs = comparison.theirs[row.name]
-            computed = compute_activations(comparison.model32, comparison.ids, given, planted)
             return Difference(
                 name=row.name,
                 error=row.error,
@@ -361,7 +361,11 @@ class Search:
         planted = self.with_planted(trials)
         difference = self.difference
         ours = compute_activations(
-            self.comparison.model32, self.comparison.ids, difference.given, planted
+            self.comparison.model32,
+            self.comparison.ids,
+            difference.given,
+            planted,
+            last=difference.name,
         )
         distances = distance(difference.name, difference.theirs, ours[difference.name])
         error = float(distances.max())
@@ -373,7 +377,7 @@ class Search:
         is_much_smaller = error < difference.error / 4
         if not is_much_smaller:
             return None
-        rows = self.comparison.rows(difference.given, planted)
+        rows, _ = self.comparison.rows(difference.given, planted)
         still_wrong = [row.name for row in rows if row.differs]
         if difference.name in still_wrong:
             return None

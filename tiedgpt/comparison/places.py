@@ -11,6 +11,7 @@ the wrong function that computes it.
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache, partial
@@ -154,11 +155,18 @@ class Mistake:
 # A forward pass with mistakes
 
 
+class LastComputed(Exception):
+    """The pass has computed the last activation that is asked for, and ends there."""
+
+
 @np.errstate(all="ignore")  # a planted mistake may overflow, or divide by 0
-def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong]) -> Tape:
+def compute_activations(
+    model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong], last: str = "logits"
+) -> Tape:
     """Compute each activation of ids [B, T] from those before it, in the order of the model.
 
-    The result is what the model computes, also where it goes on with a given activation.
+    The result is what the model computes, also where it goes on with a given activation. It ends
+    with the activation `last`: the layers after it are not computed.
     """
     tape: Tape = {}  # what the pass goes on with
     replaced: Tape = {}  # what it computes where it goes on with a given activation
@@ -168,15 +176,18 @@ def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[s
         ours = right
         if name in planted:
             ours = planted[name](Place(name, right, model, ids, tape))
-        if name not in given:
+        if name not in given and name != last:
             return ours
         replaced[name] = np.asarray(ours, model.dtype)
+        if name == last:
+            raise LastComputed
         return given[name]
 
-    edits = {name: partial(edit, name) for name in (*given, *planted)}
+    edits = {name: partial(edit, name) for name in (*given, *planted, last)}
     run = Run(model.config, tape=tape, edits=edits)
-    final = transformer(ids, model.tree, run)
-    run.tap("logits", unembed(final, model.W_U))  # puts the logits on the tape
+    with suppress(LastComputed):
+        final = transformer(ids, model.tree, run)
+        run.tap("logits", unembed(final, model.W_U))  # an activation, too
     return {**tape, **replaced}
 
 
@@ -337,11 +348,12 @@ class Comparison:
                 self.their_names[name] = short_repr(their_name)
         self.theirs = {name: last[name] for name in self.names if name in last}
 
-    def rows(self, given: Tape, planted: Mapping[str, Wrong]) -> list[ReportRow]:
+    def rows(self, given: Tape, planted: Mapping[str, Wrong]) -> tuple[list[ReportRow], Tape]:
         """A row for each activation of the other model, in the order of the forward pass.
 
         It is compared with the activation that our pass computes in this place. Our pass then goes
         on with the array in `given`, if there is one. `planted` are mistakes that our pass makes.
+        Beside the rows, our activations in float32.
         """
         ours64 = compute_activations(self.model64, self.ids, given, planted)
         # compare_arrays takes its tolerance from these.
@@ -349,7 +361,7 @@ class Comparison:
         rows = []
         for name, theirs in self.theirs.items():
             rows.append(compare_arrays(name, theirs, ours64[name], ours32[name]))
-        return rows
+        return rows, ours32
 
     def rows_of_earlier(self) -> tuple[list[ReportRow], list[str]]:
         """For each array that a later one of the same activation replaced: a row, and a sentence if
@@ -430,11 +442,14 @@ def trials_of(mistakes: list[Mistake], window: list[str], names: list[str]) -> l
     the same functions in the same places, the first is kept.
     """
     trials: dict[frozenset[tuple[str, Wrong]], Trial] = {}
+    places_of = {}  # a mistake's number -> the activations that it changes
+    for number, mistake in enumerate(mistakes):
+        places_of[number] = [name for name in names if kind_of(name) in mistake.wrong]
     for scope in Scope:
-        for mistake in mistakes:
+        for number, mistake in enumerate(mistakes):
             if mistake.only_everywhere and scope != Scope.EVERYWHERE:
                 continue
-            places = [name for name in names if kind_of(name) in mistake.wrong]
+            places = places_of[number]
             for start in window:
                 if start not in places:
                     continue

@@ -40,6 +40,8 @@ DIGITS = r" ?\p{N}+"
 OTHERS = r" ?[^\s\p{L}\p{N}]+"
 SPACES = r"\s+(?!\S)|\s+"
 
+ALPHABET = byte_alphabet()  # a byte -> its character in the vocabulary file
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -127,7 +129,6 @@ def encode(
     reads_special: bool = True,
 ) -> list[int]:
     """The ids of a text, with one of the steps replaced."""
-    alphabet = byte_alphabet()
     parts = re.split(f"({re.escape(EOT)})", text) if reads_special else [text]
     ids = []
     for part in parts:
@@ -135,7 +136,7 @@ def encode(
             ids.append(vocabulary.tokenizer.special_tokens[EOT])
             continue
         for word in words(before(part)):
-            tokens = merge(vocabulary, [alphabet[byte] for byte in to_bytes(word)])
+            tokens = merge(vocabulary, [ALPHABET[byte] for byte in to_bytes(word)])
             ids += [vocabulary.ids[token] for token in tokens]
     return ids
 
@@ -222,8 +223,7 @@ Decoder = Callable[[Tokenizer, list[int]], str]
 
 
 def spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
-    alphabet = byte_alphabet()
-    return "".join(alphabet[byte] for byte in tokenizer.decode_bytes(ids))
+    return "".join(ALPHABET[byte] for byte in tokenizer.decode_bytes(ids))
 
 
 DECODERS: dict[str, Decoder] = {

@@ -158,7 +158,8 @@ class Trainer:
         try:
             for record in self.run(progress):
                 is_last = should_stop()
-                if directory != self.directory or is_last or "val_loss" in record:
+                is_new = directory != self.directory  # nothing is saved there yet
+                if is_new or is_last or "val_loss" in record:
                     self.save(directory, others)
                 yield record
                 if is_last:
