@@ -656,14 +656,15 @@ def facts_of_counts(folder: Folder, model: Any) -> dict[str, Any]:
     counted = sum(t.numel() for name, t in folder.rest.items() if pattern(name) not in is_buffer)
     expected = count_beside(model, folder.keys)
     # Other tensors with two names, of which one is in the files: the bias of a head, for example.
-    kept = {}
+    stored_names = {}  # address in memory -> the name in the files
     for name, tensor in parameters.items():
         if name in folder.rest:
-            kept[tensor.data_ptr()] = name
+            stored_names[tensor.data_ptr()] = name
     copies = {}
     for name, tensor in parameters.items():
-        if name not in folder.rest and name not in folder.keys and tensor.data_ptr() in kept:
-            copies[name] = kept[tensor.data_ptr()]
+        is_stored = name in folder.rest or name in folder.keys
+        if not is_stored and tensor.data_ptr() in stored_names:
+            copies[name] = stored_names[tensor.data_ptr()]
     separate, counted_if_tied, expected_if_tied = one_if_tied(folder, model, is_buffer)
     return {
         "buffers": buffers,
@@ -754,7 +755,10 @@ def defaults(folder: Folder) -> list[bool | None]:
 def variants(
     folder: Folder, facts: dict[str, Any], others: list[list[str]]
 ) -> list[tuple[str, list[str], Any]]:
-    """(label, names of the matrices, prefix of the rest) of each set of names that is tried."""
+    """(label, names of the matrices, prefix of the rest) of each set of names that is tried.
+
+    others: the sets of names of another version of transformers.
+    """
     found: list[tuple[str, list[str], Any]] = [("saved", folder.names, ("", ""))]
 
     def add(label: str, names: list[str], prefix: Any = ("", "")) -> None:
@@ -766,10 +770,12 @@ def variants(
         if len(names) == len(folder.names):
             add("other version", names)
     add("memory", folder.keys)
-    base = facts["base"] + "."
+    base = facts["base"] + "."  # "model." of a LlamaForCausalLM, whose inner model is a LlamaModel
     head = folder.names[1]
     if facts["base"]:
+        # As LlamaModel saves: no name has the prefix.
         add("without base", [name.removeprefix(base) for name in folder.names], (base, ""))
+        # As a larger model saves: the head has the prefix, too.
         if not head.startswith(base):
             add("head in base", [folder.names[0], base + head, *folder.names[2:]])
     return found
@@ -1016,7 +1022,8 @@ def work(directory: Path, cases: list[str], only_names: bool) -> None:
         path = file_of(directory, version, kind, class_name)
         if only_names and path.exists():
             continue
-        # The sets of names that another version of transformers was measured with
+        # The sets of names that another version of transformers was measured with. (Names without
+        # the base's prefix are tried by each version.)
         others = []
         for other in directory.glob(f"*/{kind}.{class_name}.json"):
             facts = json.loads(other.read_text())
@@ -1030,7 +1037,7 @@ def work(directory: Path, cases: list[str], only_names: bool) -> None:
         except Exception as error:  # of any type: `write` prints why the class was not measured
             facts = {"error": f"{type(error).__name__}: {error}"[:300]}
         facts["seconds"] = round(time.time() - started, 1)
-        facts["complete"] = not only_names or "error" in facts
+        facts["complete"] = not only_names or "error" in facts  # `run` leaves it out then
         path.write_text(json.dumps(facts))
         path.with_suffix(".begun").unlink()
 
@@ -1060,14 +1067,15 @@ def run(directory: Path, only: list[str], only_names: bool, part: str) -> None:
         if only_names:
             command.append("--names")
         with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, timeout=SECONDS * 5, check=False)
+            subprocess.run(command, timeout=5 * SECONDS, check=False)  # most take a few seconds
         for case in some:
             path = directory / version / f"{case}.begun"
             if path.exists():  # the process was ended, or ended itself
                 path.unlink()
                 failure = {"error": "too slow, or the process ended", "complete": True}
                 path.with_suffix(".json").write_text(json.dumps(failure))
-                cases = list(some[some.index(case) + 1 :]) + cases
+                not_begun = some[some.index(case) + 1 :]
+                cases = not_begun + cases
         print(len(cases), "left", flush=True)
 
 

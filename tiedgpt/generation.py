@@ -105,7 +105,7 @@ def sample_tokens(
     texts = [list(prompt) for _ in range(num_samples)]
     capacity = min(n_ctx, len(prompt) + max_new_tokens)
     # The prompt is read once, and its keys and values are copied to all B rows.
-    cache = model.new_cache(batch=1, capacity=capacity)
+    cache = model.new_cache(1, capacity)
     final = model.final([prompt], cache, progress=progress)  # [1, T, D]
     logits = unembed(final[:, -1], model.W_U).repeat(num_samples, axis=0)  # [B, V]
     if num_samples > 1:

@@ -101,6 +101,24 @@ class Facts:
     not_read: list[str]  # files of weights beside those that were read
     file_of_others: str  # one beside that vLLM and programs like it may read; "" for none
 
+    @classmethod
+    def of(cls, name: str, model: AnyModel) -> "Facts":
+        """The facts about a model. name: what the user calls it. Raises CheckpointError."""
+        config = model.config_json
+        if config.get("transformers_weights") is not None:
+            raise CheckpointError(
+                f"{name}: config.json names other files of weights, by transformers_weights; these "
+                "are not read"
+            )
+        known = model_class(config)
+        flag = read_flag(name, config, known)
+        tensors = {} if is_config_alone(model) else model.stored
+        matrices = find_matrices(config, tensors, known)
+        compared = compare_matrices(model, matrices)
+        not_read = weights_beside(model)
+        file_of_others = read_by_others(model, not_read)
+        return cls(model, known, flag, tensors, matrices, compared, not_read, file_of_others)
+
 
 def tie_report(name: str, model: AnyModel) -> Report:
     """What `check` says of a model. A value is None if it is not known.
@@ -109,12 +127,12 @@ def tie_report(name: str, model: AnyModel) -> Report:
     whatever the files hold. "flag" is what config.json says (read_flag), and "holds" what the files
     have (held_report). "not_read" are files of weights beside those that were read.
     "transformers4", "transformers" and "others" are "tied", "untied", "random head", "random
-    embedding", "random" or "error". "not_measured" says why "transformers4" or
-    "transformers" is None, and "without_class" which of the two versions have no such class. "one"
-    has the names of the matrices of an encoder and a decoder that are one. "not_looked_at" is what
-    the report does not speak of. Raises CheckpointError.
+    embedding", "random" or "error". "not_measured" says why "transformers4" or "transformers" is
+    None, and "without_class" which of the two versions have no such class. "one" has the names of
+    the matrices of an encoder and a decoder that are one. "not_looked_at" is what the report does
+    not speak of. Raises CheckpointError.
     """
-    facts = look_at(name, model)
+    facts = Facts.of(name, model)
     known, flag, tensors, matrices = facts.known, facts.flag, facts.tensors, facts.matrices
     because_of_adapter = adapter_not_measured(model, matrices)
     readings, why_not_known, is_measured = read(facts, because_of_adapter)
@@ -163,24 +181,6 @@ def tie_report(name: str, model: AnyModel) -> Report:
         report["verdict"] = "not known"
         report["not_measured"] = why_unsure
     return report
-
-
-def look_at(name: str, model: AnyModel) -> Facts:
-    """The facts about a model. name: what the user calls it. Raises CheckpointError."""
-    config = model.config_json
-    if config.get("transformers_weights") is not None:
-        raise CheckpointError(
-            f"{name}: config.json names other files of weights, by transformers_weights; these are "
-            "not read"
-        )
-    known = model_class(config)
-    flag = read_flag(name, config, known)
-    tensors = {} if is_config_alone(model) else model.stored
-    matrices = find_matrices(config, tensors, known)
-    compared = compare_matrices(model, matrices)
-    not_read = weights_beside(model)
-    file_of_others = read_by_others(model, not_read)
-    return Facts(model, known, flag, tensors, matrices, compared, not_read, file_of_others)
 
 
 def weights_beside(model: AnyModel) -> list[str]:
@@ -624,6 +624,7 @@ def read(facts: Facts, because_of_adapter: dict[str, str]) -> tuple[Readings, st
     is_measured = unmeasured is None and not unmeasured_versions and not compared.equal_if_rounded
 
     readings: Readings = dict.fromkeys(READERS)
+    # Of matrices that cannot be compared, it is known which are stored.
     state = compared.state or matrices.state_if_equal
     if state is None:
         return readings, unmeasured, is_measured

@@ -172,8 +172,7 @@ def run_documents(args: argparse.Namespace) -> None:
     from .. import documents  # here, because `score` needs none of it
 
     opened = inputs.open_model(args.model)
-    # A stride that is out of range is refused before the input is read, which may take long.
-    stride = stride_or_default(args.stride, opened.config)
+    stride = stride_or_default(args.stride, opened.config)  # raises before the input is read
     sources = [documents.read_input(file) for file in args.inputs]
     model = inputs.load(opened, args.head)
     settings = documents.settings_of(sources, model, opened.tokenizer, stride)
@@ -183,14 +182,8 @@ def run_documents(args: argparse.Namespace) -> None:
     size = sum(source.size for source in sources)
     try:
         with ProgressBar("scoring", size, unit="B") as bar:
-            documents.score_inputs(
-                sources,
-                out,
-                path=opened.path,
-                settings=settings,
-                scheduler=args.scheduler,
-                progress=bar.add,
-            )
+            model_path, scheduler = opened.path, args.scheduler
+            documents.score_inputs(sources, out, model_path, settings, scheduler, bar.add)
     except BaseException:  # Ctrl-C, too
         note(f"the parts in {out} are complete; the same command goes on")
         raise
