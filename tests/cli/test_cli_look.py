@@ -290,6 +290,23 @@ def test_the_table_of_params(run, checkpoint, monkeypatch):
         assert row == [label, f"{few:,}", f"{many:,}", difference, share]
 
 
+def test_the_parts_of_an_answer_by_both_heads(run, untied):
+    """Each has a heading, and an empty line before it."""
+    line = ("-m", untied, "--head", "both")
+    out = output(run, "score", *line, "--tokens", stdin=TEXT.encode())
+    assert re.findall(r"^--- (\w+) ---$|, (both heads), on", out, re.M) == [
+        ("tied", ""),
+        ("untied", ""),
+        ("", "both heads"),
+    ]
+    assert "\n\n--- untied ---\n" in out
+    out = output(run, "attribute", *line, PROMPT)
+    first, second = re.findall(r"^(\n?)The logit of ", f"\n{out}", re.M)
+    assert (first, second) == ("\n", "\n")
+    out = output(run, "lens", *line, PROMPT)
+    assert re.search(r"\n\nuntied ", out)
+
+
 @pytest.fixture
 def padded(save):
     """The path of a model with more tokens than its tokenizer; the last is likely after "b"."""

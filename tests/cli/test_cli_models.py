@@ -205,6 +205,12 @@ def models_not_here(run):
     return json.loads(out)["not_here"]
 
 
+def test_list_on_a_machine_without_models(run, no_models):
+    out = output(run, "list")
+    assert out.startswith("\nNot on this machine; `tiedgpt download MODEL` fetches one:\n\n")
+    assert answer(run, "list")["here"] == []
+
+
 @pytest.mark.usefixtures("weights")
 def test_list_of_the_models_that_can_be_downloaded(run):
     """gpt2 is here. gpt2-xl is here too, but it is damaged."""

@@ -137,7 +137,16 @@ def test_a_mistake_is_named_where_it_was_made_even_if_that_was_not_recorded(sent
     assert compare(TWO_LAYERS, without_hidden_places(tape), ids).diagnosis == [diagnosis]
 
 
-@pytest.mark.parametrize(("sentence", "diagnosis"), MISTAKES_IN_HIDDEN_PLACES)
+@pytest.mark.parametrize(
+    ("sentence", "diagnosis"),
+    [
+        MISTAKES_IN_HIDDEN_PLACES[0],
+        *(
+            pytest.param(*case.values, id=case.id, marks=SLOW)
+            for case in MISTAKES_IN_HIDDEN_PLACES[1:]
+        ),
+    ],
+)
 def test_a_mistake_is_named_where_it_was_made_from_the_logits_alone(sentence, diagnosis):
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits = with_mistake(TWO_LAYERS, ids, sentence)["logits"]

@@ -262,6 +262,7 @@ def test_the_mistake_is_named(steps, sentence):
     assert QUANTISED not in report["notes"]
 
 
+@SLOW
 def test_logits_of_nan_are_named():
     """A token that does not see itself: the first has no key. argmax of nan is the first token."""
 

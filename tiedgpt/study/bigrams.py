@@ -26,8 +26,8 @@ Both get a weight, and the prediction for a token t is
     p_t = softmax(a logits_t + b log counts)    over the tokens of the text
 
 The gain is in nats: how much nearer to q_t p_t is than the best softmax(b log counts). In the order
-of their counts, every second frequent token fits the weights, and the others measure the gain, so a
-path gains nothing by chance. a may have either sign.
+of their counts, every second frequent token fits the weights. The tokens between them measure the
+gain, so a path gains nothing by chance. a may have either sign.
 
 `mlp_numbers`: which MLP turns a token into the bigrams? The first, and is that special? A distance
 is KL(text || path) in nats, the mean over the most frequent tokens of a text, after the one factor
