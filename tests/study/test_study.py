@@ -423,6 +423,16 @@ def test_the_gain_is_found_by_trying_weights(table_of_logits):
     assert figures["gain_error"] == pytest.approx(error, abs=1e-5)
 
 
+def test_cross_entropies_do_not_depend_on_the_rows_at_once(monkeypatch, table_of_logits):
+    log_counts = np.log(np.arange(1, V + 1))
+    by_text = np.random.default_rng(0).standard_normal((V, 2))
+    arguments = (np.array([0.3, 0.7]), table_of_logits, log_counts, by_text)
+    expected = bigrams.cross_entropies(*arguments)
+    monkeypatch.setattr(bigrams, "BLOCK", 7 * V)
+    for found, whole in zip(bigrams.cross_entropies(*arguments), expected, strict=True):
+        np.testing.assert_allclose(found, whole, rtol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("scale", [0.01, 1, 30])
 def test_the_weights_are_where_the_gradient_is_0_though_a_step_goes_too_far(seed, scale):
