@@ -51,6 +51,9 @@ def test_several_answers_are_lines(server, shown):
     fields = {"text": TEXT, "n": 9, "seed": 5}
     status, lines = post(server.url, "generate", **fields)
     assert status == 200
+    _, headers, _ = request(server.url, "POST", "generate", json.dumps(fields).encode())
+    assert headers["Content-Type"] == "application/x-ndjson; charset=utf-8"
+    assert COMMON_HEADERS.items() <= dict(headers).items()
     assert len(lines) == 9 + 1, "one for each token, and one that says why the text ends"
     assert lines == ask(shown, "generate", **fields)
 
@@ -165,6 +168,16 @@ def test_refused(server, method, name, body, headers, expected):
     assert status == expected
     assert server.secret.encode() not in answer
     assert post(server.url, "next", text=TEXT)[0] == 200, "the server still answers"
+
+
+def test_a_refusal_says_why_as_text_or_to_the_page_as_json(server):
+    _, headers, body = request(server.url, "GET", "nowhere")
+    assert headers["Content-Type"] == "text/plain; charset=utf-8"  # so a browser runs nothing
+    assert body.startswith(b"Nothing is here.")
+    status, headers, body = request(server.url, "POST", "next", b'{"text": 5}')
+    assert status == 400
+    assert headers["Content-Type"] == "application/json; charset=utf-8"
+    assert json.loads(body) == {"error": "text must be a string, got 5"}
 
 
 def test_a_request_with_two_hosts_is_refused(server):

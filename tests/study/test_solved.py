@@ -148,6 +148,11 @@ def test_the_parts_of_the_kl_of_normed_add_up(solved_paths):
     assert min(parts.values()) >= 0
 
 
+def test_the_parts_of_a_kl_are_those_of_the_scale_the_head_and_the_rank():
+    scores = {"normed": {"kl": 6.0}, "scaled": {"kl": 3.0}, "solved": {"kl": 1.0}}
+    assert solved.missing(scores) == {"scale": 3, "head": 2, "rank": 1}
+
+
 def inputs_and_shares(model, text):
     """The problem that the path "solved" solves.
 

@@ -698,6 +698,27 @@ def test_settings_out_of_their_range(name, value):
         Settings(**{name: value})
 
 
+LEAST = {
+    "steps": 1,
+    "batch": 1,
+    "context": 2,
+    "lr": 1e-30,
+    "warm_up": 0,
+    "weight_decay": 0,
+    "beta2": 0,
+    "clip": 0,
+    "eval_every": 0,
+    "seed": 0,
+    "threads": 0,
+}
+
+
+def test_the_least_and_the_largest_settings_are_accepted():
+    assert asdict(Settings(**LEAST)) == LEAST
+    largest = {name: 2**31 - 1 for name in LEAST if name not in ("lr", "beta2")}
+    assert asdict(Settings(**largest)) == {**asdict(Settings()), **largest}
+
+
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_stops_the_training_before_its_step(norm, monkeypatch):
     trainer = new_trainer()
