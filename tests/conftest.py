@@ -341,7 +341,7 @@ def weights_folder(no_models, tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture(scope="session")
 def hub_files(tmp_path_factory) -> dict[str, bytes]:
-    """The files of a small model, by name. The file of the weights has about 1 MB."""
+    """The files of a small model, by name. The file of the weights has about 90 kB."""
     path = tmp_path_factory.mktemp("hub") / "tiny"
     tiedgpt.save_model(random_model(loopback_hub.CONFIG), Tokenizer([]), path)
     return {file.name: file.read_bytes() for file in path.iterdir()}

@@ -234,6 +234,8 @@ def pilot(row: Row, head: str, results: Results) -> Pilot | None:
                 losses[rate] = loss
         if missing:
             return Pilot(model, losses, tuple(missing))
+
+        # If the best rate is the lowest or the highest, another one may be better.
         best = min(losses, key=losses.__getitem__)
         if best == min(losses):
             rates = [best / 2]

@@ -1,7 +1,7 @@
 """Downloads from a hub that fails: after each fault, the right files are there, or one line is.
 
 The fixture hub_server is a hub on this machine. It has a small model, NAME, whose files are the
-fixture hub_files; the weights have about 1 MB. `hub_server.faults[file]` is a list of faults: each
+fixture hub_files; the weights have about 90 kB. `hub_server.faults[file]` is a list of faults: each
 spoils one answer with the file, and after the last fault the answers are right. The hub redirects
 requests for weights to another host, so a fault of the weights is one of that host.
 
@@ -17,13 +17,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.checkpoint_files import write_shards
 from support.checks import refuses
-from support.commands import assert_one_error_line, command
+from support.commands import assert_one_error_line
 from support.loopback_hub import (
     BLOCK,
     COMMIT,
@@ -97,7 +99,22 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
 }
 
 
-@pytest.mark.parametrize(("file", "faults"), ENDS_RIGHT.values(), ids=ENDS_RIGHT)
+# Other cases have each of these faults, too.
+SLOW = {"plain", "cut at once", "cut three times", "dropped", "404 of the other host"}
+SLOW |= {"403", "redirects in a circle", "410", "cut", "503", "too small a Content-Length"}
+SLOW |= {"416", "small file"}
+
+
+def download_cases(cases):
+    """The cases of a table as parameters. Those of SLOW are slow."""
+    parameters = []
+    for name, values in cases.items():
+        marks = pytest.mark.slow if name in SLOW else ()
+        parameters.append(pytest.param(*values, id=name, marks=marks))
+    return parameters
+
+
+@pytest.mark.parametrize(("file", "faults"), download_cases(ENDS_RIGHT))
 def test_after_faults_that_pass_the_files_are_right(
     hub_server, hub_files, monkeypatch, file, faults
 ):
@@ -131,7 +148,7 @@ ENDS_IN_A_LINE = {  # the file, the fault of each answer with it, what the line 
 }
 
 
-@pytest.mark.parametrize(("file", "fault", "message"), ENDS_IN_A_LINE.values(), ids=ENDS_IN_A_LINE)
+@pytest.mark.parametrize(("file", "fault", "message"), download_cases(ENDS_IN_A_LINE))
 def test_a_fault_that_lasts_is_one_line_and_no_model(
     weights_folder, hub_server, hub_files, file, fault, message
 ):
@@ -148,7 +165,10 @@ def test_a_fault_that_lasts_is_one_line_and_no_model(
     assert_whole(download(NAME), hub_files)
 
 
-@pytest.mark.parametrize("file", ["vocab.json", "merges.txt", "generation_config.json"])
+@pytest.mark.parametrize(
+    "file",
+    ["vocab.json", pytest.param("merges.txt", marks=pytest.mark.slow), "generation_config.json"],
+)
 def test_a_404_of_another_host_leaves_no_model_without_a_small_file(
     weights_folder, hub_server, hub_files, file
 ):
@@ -170,7 +190,14 @@ MANY_BYTES = 1 << 25
 
 
 @pytest.mark.parametrize("length", [str(MANY_BYTES), ""], ids=["with-length", "without"])
-@pytest.mark.parametrize("file", [CONFIG_FILE, "merges.txt", INDEX])
+@pytest.mark.parametrize(
+    "file",
+    [
+        CONFIG_FILE,
+        pytest.param("merges.txt", marks=pytest.mark.slow),
+        pytest.param(INDEX, marks=pytest.mark.slow),
+    ],
+)
 def test_a_small_file_that_is_large_is_not_read(
     weights_folder, hub_server, hub_files, monkeypatch, file, length
 ):
@@ -427,30 +454,41 @@ def test_files_that_a_user_put_there_are_not_mixed_with_others(weights_folder, h
     assert visible_files(folder).keys() == {file}
 
 
-def start_download() -> subprocess.Popen:
-    return subprocess.Popen(
-        command("download", NAME), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 def test_of_two_downloads_at_once_the_second_waits(weights_folder, hub_server, hub_files):
-    """The server makes a pause after each piece until the second download waits."""
-    hub_server.pause = 0.2  # seconds
-    with start_download() as first:
-        assert "downloading" in first.stderr.readline()
-        with start_download() as second:
-            assert "another process downloads to" in second.stderr.readline()
-            hub_server.pause = 0
-            first_out, _ = first.communicate(timeout=30)
-            second_out, second_err = second.communicate(timeout=30)
-    assert first_out == second_out == f"{weights_folder / NAME}\n"
-    assert second_err == ""
+    """The server does not send the weights before the second download waits.
+
+    The downloads are threads here. A lock keeps them apart like processes.
+    """
+    first_asks = threading.Event()
+    second_waits = threading.Event()
+    notes_of_second = []
+
+    def wait_for_second():
+        first_asks.set()
+        assert second_waits.wait(timeout=30)
+
+    def note_of_second(text):
+        notes_of_second.append(text)
+        second_waits.set()
+
+    hub_server.faults[WEIGHTS] = [Fault(before=wait_for_second)]
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(download, NAME)
+        assert first_asks.wait(timeout=30)
+        second = threads.submit(download, NAME, note_of_second)
+        assert first.result() == second.result() == weights_folder / NAME
+    assert notes_of_second == [
+        f"another process downloads to {weights_folder / NAME}: waiting for it"
+    ]
     assert hub_server.asked() == [0]  # the weights were sent once
     assert_whole(weights_folder / NAME, hub_files)
 
 
+@pytest.mark.slow
 def test_a_download_that_ctrl_c_stops_is_continued(weights_folder, hub_server, hub_files):
     """Until then, a bar shows the speed and the time left. The server pauses after each piece."""
+    hub_files = {**hub_files, WEIGHTS: bytes(1 << 20)}  # it takes long enough
+    hub_server.put(NAME, hub_files)
     hub_server.pause = 0.1  # seconds
     with Terminal("download", NAME) as terminal:
         bar = terminal.type("", "kB/s]")  # type nothing, and wait until the speed is shown
@@ -482,7 +520,9 @@ download(sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "number", [*(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2, 3)), 4]
+)
 def test_after_a_kill_the_next_download_completes_the_model(
     weights_folder, hub_server, hub_files, number
 ):

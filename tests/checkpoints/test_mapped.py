@@ -131,6 +131,7 @@ def private_memory(path: Path, how: str) -> int:
     return int(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_processes_that_map_a_file_share_its_memory(tmp_path):
     """A process that maps a model of 54 MB has 45 MB less of its own than one that copies it.

@@ -158,7 +158,7 @@ def test_names_and_shapes_are_those_of_the_program(layout):
     assert {name: x.shape for name, x in in_layout(model, layout).items()} == printed
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "model."])
+@pytest.mark.parametrize("prefix", ["", pytest.param("module.", marks=pytest.mark.slow), "model."])
 @pytest.mark.parametrize(("layout", "head"), ROWS)
 def test_a_folder_of_each_layout(tmp_path, layout, head, prefix):
     """Written again, it is the same model with the names of transformers."""
@@ -224,7 +224,14 @@ def test_a_model_does_not_change_with_the_state_dict_that_it_was_made_of(dtype):
         np.testing.assert_array_equal(read.parameters[name], array, name)
 
 
-@pytest.mark.parametrize(("layout", "head"), ROWS)
+@pytest.mark.parametrize(
+    ("layout", "head"),
+    [
+        pytest.param(layout, head, marks=pytest.mark.slow if head != heads(layout)[-1] else ())
+        for layout in LAYOUTS
+        for head in heads(layout)
+    ],
+)
 def test_gradients_of_each_layout_are_compared(layout, head):
     """One gradient that is doubled is the one that differs."""
     model = random_model(SMALL.with_head(head))
@@ -309,10 +316,10 @@ def test_a_layer_that_alone_lacks_the_biases_of_q_k_and_v(tmp_path):
 @pytest.mark.parametrize("layout", LAYOUTS, ids=BY_PROGRAM)
 def test_each_tensor_is_needed(tmp_path, layout):
     """The error names it, or the tensor of ours of which it is a part."""
-    tensors = in_layout(random_model(SMALL), layout)
+    tensors = in_layout(random_model(SIZES), layout)
     for name in tensors:
         rest = {other: x for other, x in tensors.items() if other != name}
-        message = refuses("is missing", tiedgpt.load_model, write_tensors(tmp_path, rest, SMALL))
+        message = refuses("is missing", tiedgpt.load_model, write_tensors(tmp_path, rest, SIZES))
         assert name in message or layout.parts[with_N(name)[0]].ours.partition("N")[2] in message
 
 

@@ -260,7 +260,7 @@ def nano_gpt(model: GPT2, bias: bool = True, prefix: str = "", **args: object) -
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("prefix", ["", "_orig_mod."])
+@pytest.mark.parametrize("prefix", ["", pytest.param("_orig_mod.", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_old", FORMATS)
 def test_a_ckpt_pt_of_nanogpt_is_loaded(write, is_old, prefix, bias):
     """Beside it may lie GPT-2's config.json, which came with the vocabulary. It does not count."""
@@ -316,12 +316,12 @@ def test_only_a_state_dict_inside_of_another_dict_is_said_to_be_there(write):
     """transformers does not look for it there. nanoGPT's own files have a reader of their own."""
     state = {"a": np.ones(3)}
     nano = {"model": state, "model_args": ARGS}
-    for value, is_inside in (
+    for value, is_nested in (
         (state, False),
         ({"state_dict": {"a": np.ones((1, 3))}}, True),
         (nano, False),
     ):
-        assert read_saved(write(value) / "pytorch_model.bin").is_inside == is_inside
+        assert read_saved(write(value) / "pytorch_model.bin").is_nested == is_nested
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,9 @@ WRAPPED = {  # a kind of training -> what it saves, around the state dict STATE
 
 
 @pytest.mark.parametrize("kind", WRAPPED)
-@pytest.mark.parametrize("prefix", ["transformer.", "module.transformer."])
+@pytest.mark.parametrize(
+    "prefix", ["transformer.", pytest.param("module.transformer.", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("is_old", FORMATS)
 def test_the_one_state_dict_in_a_file_is_loaded(write, is_old, prefix, kind):
     model = random_model()
@@ -724,10 +726,11 @@ def test_an_archive_whose_list_says_that_files_begin_before_it(read):
     refuses(r"m/data\.pkl", read, bytes(content))
 
 
+@pytest.mark.parametrize("step", [pytest.param(16, marks=pytest.mark.slow), 48])
 @pytest.mark.parametrize("is_old", FORMATS)
-def test_a_truncated_file_is_refused(read, is_old):
+def test_a_truncated_file_is_refused(read, is_old, step):
     content = torch_file({"a": np.ones(40), "b": np.ones((7, 3)).T}, is_old)
-    for end in range(0, len(content), 16):
+    for end in range(0, len(content), step):
         refuses(r"pytorch_model\.bin: ", read, content[:end])
 
 
@@ -735,9 +738,12 @@ def test_the_old_format_of_another_computer(read):
     refuses("big-endian", read, five_pickles(b"\x80\x02}.", [], little=False))
 
 
+@pytest.mark.parametrize("limit", [3_000, pytest.param(250_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_old", FORMATS)
-def test_instructions_that_would_take_long_are_not_followed(read, is_old):
+def test_instructions_that_would_take_long_are_not_followed(read, monkeypatch, is_old, limit):
     """In the old format, each of five pickles may have many. The first ones are dicts."""
+    if limit == 3_000:
+        monkeypatch.setattr(pickles, "MAX_INSTRUCTIONS", limit)
     nested = b")" + b"\x85" * (pickles.MAX_INSTRUCTIONS * 2 // 3)
     program = b"\x80\x02}" + text("a") + nested + b"s."
     content = archive(b"\x80\x02}" + text("a") + nested + nested + b"s.", [])
@@ -745,7 +751,7 @@ def test_instructions_that_would_take_long_are_not_followed(read, is_old):
         computer = text("little_endian") + b"\x88" + text("a") + nested + b"u."
         first = pickle.dumps(MAGIC, 2) + pickle.dumps(PROTOCOL, 2)
         content = first + b"\x80\x02}(" + computer + program + pickle.dumps([], 2)
-    refuses("more than 250,000 instructions", read, content)
+    refuses(f"more than {limit:,} instructions", read, content)
 
 
 def test_a_large_number_takes_no_memory(read):

@@ -248,6 +248,7 @@ def test_the_header_may_have_tensors_in_another_order_than_the_data(read):
 # The memory that a header takes
 
 
+@pytest.mark.slow
 def test_the_header_of_the_deepest_gpt2_is_short_enough(read):
     """The model has as many layers as a configuration may have, and the mask buffers of old files.
 
@@ -270,16 +271,16 @@ def test_the_header_of_the_deepest_gpt2_is_short_enough(read):
 def test_a_header_takes_little_memory(read):
     """No header takes more memory than one of brackets, which takes about 25 times its size.
 
-    Tracing memory is slow, so this header has a tenth of the greatest length.
+    Tracing memory is slow, so this header has a fortieth of the greatest length.
     """
-    length = safetensors.MAX_HEADER // 10
+    length = safetensors.MAX_HEADER // 40
     brackets = b"[],[],"
     # Two fewer than fit, so that the beginning and the end of the header fit, too.
     count = length // len(brackets) - 2
     header = b'{"a":[' + brackets * count + b"[]]}"
     assert len(header) <= length
     message = "tensor 'a': expected a known dtype"
-    assert peak_memory(refuses, message, read, file_of(header)) < 13_000_000
+    assert peak_memory(refuses, message, read, file_of(header)) < 3_250_000
 
 
 # Values

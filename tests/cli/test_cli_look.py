@@ -120,8 +120,15 @@ def test_a_word_without_its_space_is_said_to_be_a_piece(run, words, noted):
         assert f"has its space: ' {noted}'\n" in err
 
 
-@pytest.mark.parametrize("head", ["untied", "both"])
-@pytest.mark.parametrize("width", [80, 44])
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [
+        (44, "both"),
+        (80, "untied"),
+        pytest.param(44, "untied", marks=pytest.mark.slow),
+        pytest.param(80, "both", marks=pytest.mark.slow),
+    ],
+)
 def test_the_text_fits_the_terminal_and_names_the_heads(
     run, untied, monkeypatch, command, width, head
 ):
@@ -283,6 +290,23 @@ def test_the_table_of_params(run, checkpoint, monkeypatch):
         assert row == [label, f"{few:,}", f"{many:,}", difference, share]
 
 
+def test_the_parts_of_an_answer_by_both_heads(run, untied):
+    """Each has a heading, and an empty line before it."""
+    line = ("-m", untied, "--head", "both")
+    out = output(run, "score", *line, "--tokens", stdin=TEXT.encode())
+    assert re.findall(r"^--- (\w+) ---$|, (both heads), on", out, re.M) == [
+        ("tied", ""),
+        ("untied", ""),
+        ("", "both heads"),
+    ]
+    assert "\n\n--- untied ---\n" in out
+    out = output(run, "attribute", *line, PROMPT)
+    first, second = re.findall(r"^(\n?)The logit of ", f"\n{out}", re.M)
+    assert (first, second) == ("\n", "\n")
+    out = output(run, "lens", *line, PROMPT)
+    assert re.search(r"\n\nuntied ", out)
+
+
 @pytest.fixture
 def padded(save):
     """The path of a model with more tokens than its tokenizer; the last is likely after "b"."""
@@ -361,7 +385,15 @@ def test_there_are_no_colours_where_they_are_not_wanted(coloured):
 
 
 @pytest.mark.parametrize(
-    "label", ["\u4f60\u597d", "\uff21\uff22", "\U0001f600!!", "caf\u00e9", "cafe\u0301"]
+    "label",
+    [
+        "\u4f60\u597d",
+        "\uff21\uff22",
+        "\U0001f600!!",
+        "caf\u00e9",
+        "cafe\u0301",
+        "four\u20dd",  # in a circle
+    ],
 )
 def test_a_column_begins_below_the_one_above_whatever_a_label_has(capsys, label):
     """A Chinese character and an emoji take two columns of the terminal, an accent none."""

@@ -343,20 +343,32 @@ def test_each_mistake_is_named(kind, tables, answers_of):
         assert any(sentence in line for line in named), (sentence, report["sentence"])
 
 
-def test_a_cache_that_counts_positions_from_0_is_named():
-    case = CASES["steps/tied"]
-    model = VECTORS.models["tied"]
-    prompt, following = case["given"]["prompt"], case["given"]["next"]
-    ids = np.array([[*prompt, *following]])
-    names = [*activation_shapes(model.config), "logits"]
-    trials = trials_in_all_layers(mistakes_of_steps(len(prompt)), names)
-    assert len(trials) == 6
-    for trial in trials:
-        logits = compute_activations(model, ids, {}, trial.planted)["logits"][0, len(prompt) :]
-        report = judge({"steps/tied": logits})
-        assert report["wrong"] == 1, trial.line
-        named = [line.replace("or yours", "yours") for line in report["mistakes"]["steps/tied"]]
-        assert trial.line in named
+STEPS = CASES["steps/tied"]["given"]
+MISTAKES_OF_STEPS = trials_in_all_layers(
+    mistakes_of_steps(start=len(STEPS["prompt"])),
+    [*activation_shapes(VECTORS.models["tied"].config), "logits"],
+)
+
+
+def test_the_mistakes_of_steps_are_six():
+    assert len(MISTAKES_OF_STEPS) == 6
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        trial if n % 4 == 0 else pytest.param(trial, marks=pytest.mark.slow)
+        for n, trial in enumerate(MISTAKES_OF_STEPS)
+    ],
+    ids=lambda trial: trial.sentence,
+)
+def test_a_mistake_of_the_steps_after_a_prompt_is_named(trial):
+    ids = np.array([[*STEPS["prompt"], *STEPS["next"]]])
+    logits = compute_activations(VECTORS.models["tied"], ids, {}, trial.planted)["logits"]
+    report = judge({"steps/tied": logits[0, len(STEPS["prompt"]) :]})
+    assert report["wrong"] == 1
+    named = [line.replace("or yours", "yours") for line in report["mistakes"]["steps/tied"]]
+    assert trial.line in named
 
 
 # With these, the likeliest tokens are those of a right GPT-2, whatever the text is: they change
@@ -386,7 +398,7 @@ def greedy_with(wrong_of, case):
 
 def marks_of(number):
     """Some mistakes are tried in the quick tests, more in the slow ones, all with --all-cases."""
-    if number % 16 == 0:
+    if number == 0:
         return ()
     if number % 4 == 0:
         return pytest.mark.slow
@@ -422,6 +434,7 @@ def test_most_mistakes_change_a_greedy_text():
     assert len(MISTAKES) - len(SAME_TEXTS) >= 80
 
 
+@pytest.mark.slow
 def test_the_texts_of_both_gelus_differ():
     """Which gelu? Each text is another one for a port with the other gelu."""
     report = judge({"greedy/gelu/1": RIGHT["greedy/gelu/1"]})
@@ -431,17 +444,14 @@ def test_the_texts_of_both_gelus_differ():
     report = judge({"greedy/gelu/1": tokens})
     assert report["wrong"] == 1
     assert any("is gelu_new, the approx" in line for line in report["mistakes"]["greedy/gelu"])
-    prompt = CASES["greedy/tied/1"]["given"]["prompt"]
-    tokens = list(generate(VECTORS.models["gelu"], prompt, 40, greedy=True))
-    report = judge({"greedy/tied/1": tokens})
-    assert report["wrong"] == 1
-    assert any("is the exact gelu" in line for line in report["mistakes"]["greedy/tied"])
 
 
 def test_mistakes_that_one_text_cannot_tell_apart_are_alternatives():
     prompt = CASES["greedy/tied/1"]["given"]["prompt"]
     tokens = list(generate(VECTORS.models["gelu"], prompt, 40, greedy=True))
-    first, *others = judge({"greedy/tied/1": tokens})["mistakes"]["greedy/tied"]
+    report = judge({"greedy/tied/1": tokens})
+    assert report["wrong"] == 1
+    first, *others = report["mistakes"]["greedy/tied"]
     assert first == "mlp.0.post: yours is the exact gelu (erf), in every layer"
     assert others
     assert all(": or yours " in line for line in others), others
@@ -467,6 +477,7 @@ def test_a_batch_may_be_padded_with_either_end_of_the_vocabulary(padding, side):
     assert any(sentence in line for line in report["mistakes"]["batch/tied"])
 
 
+@pytest.mark.slow
 def test_tokens_of_0_alone_name_a_mistake_with_perhaps():
     """Zeros in place of logits give them, too, and have no mask."""
     zeros = {f"greedy/tied/{number}": [0] * 40 for number in (1, 2)}

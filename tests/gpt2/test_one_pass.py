@@ -35,7 +35,10 @@ def random_case(rng):
     return random_model(config, dtype=np.float64), ids
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 40))],
+)
 def test_logits_do_not_depend_on_how_texts_are_read(monkeypatch, seed):
     rng = np.random.default_rng(seed)
     model, ids = random_case(rng)

@@ -8,6 +8,7 @@ from tiedgpt.anymodel.kinds import all_classes
 from tiedgpt.testing import tie_of
 from tiedgpt.testing.state_dict import names_in_model_classes
 
+SLOW = pytest.mark.slow
 V, D = 11, 4
 rng = np.random.default_rng(0)
 
@@ -191,7 +192,11 @@ def test_the_output_matrix_by_other_names(head):
 
 
 @pytest.mark.parametrize(
-    "known", all_classes(), ids=[f"{known.kind}-{known.name}" for known in all_classes()]
+    "known",
+    [
+        pytest.param(known, id=f"{known.kind}-{known.name}", marks=() if n % 8 == 0 else SLOW)
+        for n, known in enumerate(all_classes())
+    ],
 )
 def test_both_matrices_of_each_measured_class_are_found(known):
     for embedding, head, *_ in known.names:

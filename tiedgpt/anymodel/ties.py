@@ -459,7 +459,7 @@ def file_not_measured(model: AnyModel, known: ModelClass | None, matrices: Matri
 
 def is_inside(model: AnyModel) -> bool:
     """Whether a file of torch.save has the state dict inside of another dict."""
-    return isinstance(model, Opened) and model.has_weights and model.saved.is_inside
+    return isinstance(model, Opened) and model.has_weights and model.saved.is_nested
 
 
 def share_memory(one: Tensor, other: Tensor) -> bool:

@@ -31,7 +31,7 @@ from typing import Any
 from ..comparison.compare import NothingCompared, compare
 from ..comparison.diagnosis import joined_by_or
 from ..comparison.recording import KINDS, read_arrays, read_by_name
-from ..comparison.token_files import ids_of_text, needed, read_greedy_file
+from ..comparison.token_files import ids_of_text, needed_tokenizer, read_greedy_file
 from ..comparison.tokens import ALL_ZERO, TokensReport, compare_tokens
 from ..comparison.vectors import VectorsReport, judge
 from ..errors import ArgumentError, CheckpointError, check_file_name, one_line
@@ -144,7 +144,7 @@ def run_tokens(args: argparse.Namespace) -> None:
         tokenizer = opened.tokenizer
     prompt = file.prompt
     if isinstance(prompt, str):
-        prompt = needed(tokenizer).encode(prompt, special="token")
+        prompt = needed_tokenizer(tokenizer).encode(prompt, special="token")
     tokens = file.continuation
     notes = [f"{text!r} is not looked at: its ids are" for text in file.unread]
     if isinstance(tokens, str):

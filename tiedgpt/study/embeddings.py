@@ -65,9 +65,9 @@ def embeddings(
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
-    """The tokens to compare in pairs: all, or those of the corpus; at most MAX_TOKENS of them.
+    """The tokens to compare in pairs, in the order of their ids: all, or the tokens of the corpus.
 
-    A sample of more tokens is always the same, and in the order of the ids.
+    Of more than MAX_TOKENS, a sample of that size, which is always the same.
     """
     if corpus is None:
         tokens = np.arange(vocab_size)

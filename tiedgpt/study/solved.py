@@ -1,7 +1,7 @@
 """The best output matrix for a given embedding: how much of what a direct path misses is the head?
 
-The inputs are those of the path `normed`: ln_f of each frequent token's embedding, X [n, D]. Q [n,
-S] has the shares of what follows each of them in the corpus, over the S tokens of the corpus. Four
+The inputs are X [n, D], ln_f of each frequent token's embedding, as in the path `normed`. Q [n, S]
+has the shares of what follows each of them in the corpus, over the S tokens of the corpus. Four
 paths share these inputs and differ in the head only:
 
     normed          X W_U                the model's own head; tied, W_U = W_E^T
