@@ -45,11 +45,9 @@ def count_stored(
         absent_prefix = known.absent_prefixes[matrices.name_set]
         buffers, copies, separate = known.buffers, known.copies, known.separate
         # A matrix that is never tied is counted like any other tensor.
-        names = known.names[matrices.name_set]
-        never_tied = {names[number] for number in known.never_tied}
+        never_tied = {known.names[matrices.name_set][number] for number in known.never_tied}
         stored = [matrix for matrix in stored if matrix.name not in never_tied]
-    is_unknown = known is not None and not known.is_counted
-    if is_unknown or not stored or matrices.quantised:
+    if not stored or matrices.quantised or (known is not None and not known.is_counted):
         return None
 
     # All tensors but the matrices
@@ -69,10 +67,8 @@ def count_stored(
         return counts(tied=others + sum(sizes), only_untied=0)
     if len(stored) < len(matrices.stored):
         state = None  # it has letters of matrices that are never tied, too
-    # By names that the class does not have, matrices are counted like those by its usual names, 0.
-    count_untied, count_tied = matrices_in_memory(
-        len(stored), known, name_set=matrices.name_set or 0, state=state
-    )
+    name_set = matrices.name_set or 0  # 0, the usual names, for names that the class does not have
+    count_untied, count_tied = matrices_in_memory(len(stored), known, name_set, state)
     only_untied = (count_untied - count_tied) * sizes[0]
     # Some copies are parameters of their own in an untied model: BERT has the head's bias twice.
     originals = [tensors[copies[name]] for name in separate if copies[name] in tensors]

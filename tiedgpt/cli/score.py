@@ -104,8 +104,7 @@ def run_score(args: argparse.Namespace) -> None:
             print_predictions(tokenizer, "bits", rows)
             print()
     head = reports[0]["head"] if len(reports) == 1 else "both heads"
-    print(one_line(f"{opened.name}, {head}, on {source}"))
-    print()
+    print(one_line(f"{opened.name}, {head}, on {source}"), end="\n\n")
     print_scores(question, reports)
 
 
