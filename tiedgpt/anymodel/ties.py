@@ -244,9 +244,10 @@ def size_report(name: str, model: AnyModel) -> Report:
     if tensors:
         matrices = find_matrices(config, tensors, known)
         source = "the headers of the weights"
-        # Values are read only if there is a third matrix: an encoder and a decoder may have copies.
-        has_more = len(matrices.stored) > 2
-        state = compare_matrices(model, matrices).state if has_more else None
+        # Values are read only for an encoder and a decoder, whose equal matrices may be one. No count
+        # depends on whether a head equals its embedding.
+        has_more = any(tensor is not None for tensor in matrices.tensors[2:])
+        state = compare_matrices(model, matrices).state if has_more else matrices.state_if_equal
         numbers = count_parameters(model, tensors, matrices, known, state)
         shape = matrices.stored[0].shape if matrices.stored else None
         reason = "; ".join(matrices.misfits) or (
