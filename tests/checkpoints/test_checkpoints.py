@@ -409,9 +409,9 @@ def test_a_file_that_is_wrong_is_named(tmp_path, model, file, content, message):
 
 @pytest.mark.parametrize("eos", [0, 5, [3, 4], None])
 def test_generation_config_is_preferred_for_the_end_of_a_text(tmp_path, model, eos):
-    write_tensors(tmp_path, model.parameters)
+    write_tensors(tmp_path, model.parameters, replace(SMALL, eos_token_id=7))
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
-    expected = SMALL.eos_token_ids if eos is None else tuple(np.atleast_1d(eos).tolist())
+    expected = (7,) if eos is None else tuple(np.atleast_1d(eos).tolist())
     assert tiedgpt.load_model(tmp_path).config.eos_token_ids == expected
 
 
@@ -571,7 +571,11 @@ STAND_INS = {  # the content of a file that is not what its name says -> what th
     "XML": (b'<?xml version="1.0"?><Error>', "a web page"),
     "error of the hub": (b"Entry not found", "a server's message"),
     "error of GitHub": (b"404: Not Found", "a server's message"),
+    "no repository": (b"Repository not found", "a server's message"),
+    "gated": (b"Access to model owner/name is restricted.", "a server's message"),
+    "not signed in": (b"Invalid username or password.", "a server's message"),
     "JSON error": (b'{"error": "Repository not found"}', "a server's message"),
+    "JSON message": (b'{"message": "Not Found"}', "a server's message"),
     "zip": (b"PK\3\4" + bytes(99), "pickle.*pytorch_model.bin"),
     "pickle": (b"\x80\2}q\0.", "pickle.*pytorch_model.bin"),
     "old file of PyTorch": (b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle"),
