@@ -140,6 +140,12 @@ def test_a_layout_with_matrices_out_in(tmp_path, prefix, head):
         assert_same(tiedgpt.load_model(tmp_path, copy=copy), model)
 
 
+def test_a_tensor_whose_name_only_begins_like_that_of_a_mask_is_refused(tmp_path, model):
+    tensors = {**model.parameters, "h.0.attn.bias_k": np.ones(3)}
+    write_tensors(tmp_path, tensors)
+    refuses(r"'h\.0\.attn\.bias_k' is not one of", tiedgpt.load_model, tmp_path)
+
+
 def test_a_mask_may_have_any_dtype(tmp_path, model):
     """Some files have masks of booleans. A parameter may not be of such a type."""
     tensors = {"h.0.attn.bias": np.zeros(1), **model.parameters}
@@ -394,6 +400,7 @@ def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model
         ("config.json", b"{", "not JSON"),
         ("config.json", b"\xff", "not JSON: 'utf-8' codec"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": NaN}', "NaN"),
+        ("config.json", b'{"n_embd": NaN}', "NaN"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 2, "n_embd": 2}', "'n_embd' .* twice"),
         ("config.json", b'{"model_type": "bert"}', "model_type is 'bert'"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 20.5}', "n_embd"),
@@ -405,6 +412,13 @@ def test_a_file_that_is_wrong_is_named(tmp_path, model, file, content, message):
     write_tensors(tmp_path, model.parameters)
     (tmp_path / file).write_bytes(content)
     refuses(f"{re.escape(file)}.*{message}", tiedgpt.load_model, tmp_path)
+
+
+def test_a_file_hparams_json_beside_config_json_does_not_count(tmp_path, model):
+    """Alone, it is that of OpenAI's own files. Other programs write one, too."""
+    write_tensors(tmp_path, model.parameters)
+    (tmp_path / "hparams.json").write_text('{"learning_rate": 0.1}')
+    assert_same(tiedgpt.load_model(tmp_path), model)
 
 
 @pytest.mark.parametrize("eos", [0, 5, [3, 4], None])
