@@ -815,7 +815,7 @@ def write_index(directory, weight_map: object) -> None:
         "a.safetensors\n",
         3,
         "config.json",
-        "x" * 300 + ".safetensors",
+        "x" * 201 + ".safetensors",
     ],
 )
 def test_an_index_that_names_no_safetensors_file_beside_it(tmp_path, model, file):
@@ -823,6 +823,16 @@ def test_an_index_that_names_no_safetensors_file_beside_it(tmp_path, model, file
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": file})
     refuses(re.escape(short_repr(file)), tiedgpt.load_model, tmp_path)
+
+
+def test_a_file_of_an_index_may_have_a_name_of_200_characters(tmp_path, model):
+    write_shards(tmp_path, model)
+    name = "x" * 200 + ".safetensors"
+    (tmp_path / "b.safetensors").rename(tmp_path / name)
+    weight_map = read_weight_map(tmp_path)
+    renamed = {tensor: file.replace("b.safetensors", name) for tensor, file in weight_map.items()}
+    write_index(tmp_path, renamed)
+    assert_same(tiedgpt.load_model(tmp_path), model)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "missing"])
