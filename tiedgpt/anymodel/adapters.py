@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, adapter_tensors
-from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
+from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER
 from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import FLOATS, Tensor
 from ..errors import CheckpointError, short_repr
@@ -192,7 +192,7 @@ def changes_of(
     """For the "embedding" and the "head": what is done to it (ENDS) -> a tensor that does it."""
     changes: dict[str, dict[str, Tensor]] = {"embedding": {}, "head": {}}
     for name, tensor in tensors.items():
-        if IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
+        if IN_A_LAYER.search(name):
             continue
         for way, end in ENDS.items():
             module = re.sub(f"{end}$", "", name)
