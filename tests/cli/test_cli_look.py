@@ -19,7 +19,14 @@ from support.commands import answer, assert_one_error_line, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt.cli.output import in_bits, painted, print_predictions, print_table, quoted_token
+from tiedgpt.cli.output import (
+    ProgressBar,
+    in_bits,
+    painted,
+    print_predictions,
+    print_table,
+    quoted_token,
+)
 from tiedgpt.study import reports
 
 PROMPT = "abcdefgh"
@@ -288,6 +295,16 @@ def test_the_table_of_params(run, checkpoint, monkeypatch):
         difference = f"{many - few:+,}" if many > few else "0"
         share = f"{many / untied['total']:.1%}"
         assert row == [label, f"{few:,}", f"{many:,}", difference, share]
+
+
+def test_the_bar_of_a_score_ends_with_the_tokens_of_all_heads(run, untied, monkeypatch):
+    calls = []
+    monkeypatch.setattr(ProgressBar, "add", lambda bar, n: calls.append((bar.total, n)))
+    for head, count in (("tied", 1), ("both", 2)):
+        calls.clear()
+        output(run, "score", "-m", untied, "--head", head, stdin=TEXT.encode())
+        assert {total for total, _ in calls} == {count * len(TEXT_IDS)}
+        assert sum(n for _, n in calls) == count * len(TEXT_IDS)
 
 
 def test_the_parts_of_an_answer_by_both_heads(run, untied):

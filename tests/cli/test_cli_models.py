@@ -11,7 +11,7 @@ import pytest
 from support import loopback_hub
 from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import visible_files
-from support.models import SMALL, random_model
+from support.models import CONFIG, SMALL, random_model
 
 import tiedgpt
 from tiedgpt.cli import os_error_message
@@ -239,6 +239,14 @@ def test_tokenize_prints_a_line_for_each_token(run, checkpoint):
         f"{first_byte:>6}  b'\\xc3'",
         f"{second_byte:>6}  b'\\xa9'",
     ]
+
+
+def test_tokenize_shows_a_long_token_whole(run, save):
+    letters = "a" * 100
+    path = save("long", random_model(CONFIG), tiedgpt.Tokenizer([], {letters: 256}))
+    assert (
+        output(run, "tokenize", "-m", path, "--allow-special", letters) == f"   256  {letters!r}\n"
+    )
 
 
 def test_tokenize_json(run, checkpoint):
