@@ -153,6 +153,16 @@ def test_the_calculator_without_a_total(run):
     assert document["saving_percent"] is None
 
 
+@pytest.mark.parametrize(("total", "has_both"), [("399", False), ("400", True)])
+def test_the_calculator_takes_a_total_for_that_of_an_untied_model_if_it_can_be(
+    run, total, has_both
+):
+    """Two matrices of 50 x 4 have 400 numbers."""
+    out = " ".join(output(run, "params", "--vocab", "50", "--dim", "4", "--total", total).split())
+    assert (f", 50.0% of an untied model of {total} (33.3% if" in out) == has_both
+    assert f"if {total} is the tied one" in out
+
+
 # list
 
 

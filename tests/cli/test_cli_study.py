@@ -335,6 +335,14 @@ def test_study_of_a_text_with_too_few_frequent_tokens(run, checkpoint):
     assert "mlp0" not in out
 
 
+def test_study_of_too_many_different_tokens(run, checkpoint, text_file, monkeypatch):
+    monkeypatch.setattr("tiedgpt.study.reports.solved_paths", lambda *_: {})
+    (report,), err = study(run, checkpoint, "--corpus", text_file)
+    assert "note: " in err
+    assert "has too many different tokens to solve for the best W_U" in err
+    assert report["missing"] is None
+
+
 def test_study_of_a_model_with_a_context_of_one_token(run, save, text_file):
     one = save("one", random_model(replace(CONFIG, n_ctx=1)))
     (report,), err = study(run, one, "--corpus", text_file)
