@@ -170,8 +170,8 @@ def check_in_model(
     planted = dict.fromkeys(names, lambda at: compute(at)[None])  # [None] adds the axis B
     activations = compute_activations(model, IDS, given={}, planted=planted)
     if source is not None:
-        # The reader's function has its own activations between its source and its result. Those of
-        # our model say nothing of them, so they are not compared.
+        # The reader's function has its own activations between its source and its result. Our model
+        # cannot stand for them, so they are not compared.
         order = list(BLOCK_SHAPES)  # the kinds, in the order of the forward pass
         hidden = order[order.index(source) + 1 : order.index(kinds[0])]
         activations = {each: x for each, x in activations.items() if kind_of(each) not in hidden}

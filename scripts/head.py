@@ -91,7 +91,7 @@ def open_arrays(folder):  # -> {name: array}; the numbers stay on the disk until
     arrays = {}
     for path in paths:
         for full_name, (dtype, shape, begin, size) in read_header(path).items():
-            name = full_name.removeprefix("transformer.")
+            name = full_name.removeprefix("transformer.")  # which some files have
             if name not in EMBEDDINGS + HEADS + NORMS + BIASES:
                 continue
             if dtype not in STORED_AS:

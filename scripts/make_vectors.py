@@ -247,7 +247,7 @@ def models_of(parameters: Parameters) -> dict[str, tuple[GPT2, dict[str, str]]]:
     """Each model, and for each of its parameters the name under which its weights are stored."""
     stored = {name: name for name in parameter_shapes(TIED)}
     of_untied = {**stored, "lm_head.weight": "lm_head.weight"}
-    of_copy = {**stored, "lm_head.weight": "wte.weight"}
+    of_copy = {**stored, "lm_head.weight": "wte.weight"}  # W_U^T is a copy of wte
     models = {}
     for name, config, places in (
         ("tied", TIED, stored),

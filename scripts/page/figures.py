@@ -90,7 +90,7 @@ Json = dict[str, Any]
 
 
 def all_parts(results: Results) -> Json:
-    """Everything that figures.json holds. results: those of runs.jsonl and registered.jsonl."""
+    """Everything that figures.json holds. results: the lines of runs.jsonl and registered.jsonl."""
     corpus = Corpus.read(ROOT / "weights" / "shakespeare-bigrams.npz")
     tokenizer = tiedgpt.load_tokenizer(SHIPPED[0])
     models = {}
@@ -210,7 +210,7 @@ def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> J
     """The likeliest next tokens after the first word: by LISTS, and along the residual stream.
 
     Each with its probability, and whether it is one of those that follow most often in the text.
-    The weights are those of the page, so that its script finds the same.
+    They are computed with the rounded weights of the page, whose script then finds the same.
     """
     first = id_of(FIRST_WORD, tokenizer)
     followers = tokens_of(corpus)["followers"][first]

@@ -9,7 +9,7 @@ d is the result of the tied model minus that of another arm of its cell, of one 
     layers:cost:VOCABULARY     the cost of the tie with one layer minus that with two
     bits:vocabularies:LAYERS   d of untied in bits per byte with 2,048 tokens minus that with 512
     below-COUNT:CELL           d of untied per token, of tokens that the training has fewer times
-    from-COUNT:CELL            the same of tokens with COUNT or more
+    from-COUNT:CELL            d of untied per token, of tokens that it has COUNT times or more
     share-below-COUNT:CELL     the share of the cost that lies in tokens below COUNT
 """
 

@@ -149,8 +149,8 @@ class Pilot:
 
 
 def pilot(arm: Arm, results: Results) -> Pilot:
-    """Try each start with each rate. While the best rate is at an end of those that were tried with
-    its start, try half or twice as much with this start.
+    """Try each start with each rate. While the best rate is the lowest or the highest of its start,
+    try half of it, or twice as much, with this start.
     """
     losses: dict[tuple[float, float], float] = {}
     todo = [(start, rate) for start in arm.starts for rate in arm.rates]

@@ -9,8 +9,8 @@ The head of a run says how the output matrix W_U starts, and whether it is the t
 
 W_E is the parameter wte.weight, and W_U^T is lm_head.weight. All layers may have the same weights,
 and a token's vector may be multiplied by a scale before the first layer. So the parameters of the
-model are copies of those that are trained, some of them times a factor (`source`). The gradient of
-a trained parameter is the sum of those of its copies, times their factors.
+model are copies of the trained parameters, some of them times a factor (`source`). The gradient of
+a trained parameter is the sum of the gradients of its copies, times their factors.
 
 A path is a way through the model from one token to scores of the next (tiedgpt/study/paths.py).
 """
@@ -123,7 +123,8 @@ class Training:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.model = first_model(run)
-        first = {  # the first values of the trained parameters
+        # The first values of the trained parameters: each of them is its own source.
+        first = {
             name: array
             for name, array in self.model.parameters.items()
             if self.source(name)[0] == name

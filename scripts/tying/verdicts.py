@@ -201,7 +201,7 @@ def verdicts(results: Results) -> list[Verdict]:
         whole = [pair for pair in pairs if "loss" in pair[0] and "loss" in pair[1]]
         values = tuple(test.value(pair) for pair in whole)
         lost = len(pairs) - len(whole)
-        p = test.p(values) if lost <= 1 else 1.0
+        p = test.p(values) if lost <= 1 else 1.0  # with more than one lost, it is not decided
         found.append(Verdict(test, values, lost, p, verdict="not decided"))
     corrected = holm(found)
     return [decided(one) for one in corrected]
@@ -222,6 +222,7 @@ def holm(found: list[Verdict]) -> list[Verdict]:
 
 
 def decided(one: Verdict) -> Verdict:
+    """The verdict as registered.md fixes it. A test that lost more than one pair is not decided."""
     if one.verdict == "not run" or one.lost > 1:
         return one
     if one.p < LEVEL:

@@ -148,6 +148,7 @@ def test_three_mistakes_are_named_from_logits_alone():
     assert report.note.startswith("these are 3 mistakes: ")
 
 
+@SLOW
 def test_of_two_mistakes_those_that_cannot_be_told_apart_are_named():
     """The queries and keys are swapped in c_attn, or when q, k, v are taken apart."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)

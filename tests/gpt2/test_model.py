@@ -182,6 +182,7 @@ def test_a_random_W_U_is_not_the_W_E_of_the_same_seed():
 def test_a_model_describes_itself(model):
     sizes = "n_layer=2, n_head=3, n_embd=21, n_ctx=31, vocab_size=101, float32"
     assert repr(model) == f"GPT2(tied, 11,278 parameters, {sizes})"
+    assert repr(model.untie()) == f"GPT2(untied, 13,399 parameters, {sizes})"
 
 
 def test_random_is_gpt2s_initialisation():
@@ -272,6 +273,12 @@ def test_what_is_not_an_edit_is_refused(model, edit, message):
         model(IDS, edit=edit)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.int64])
+def test_another_type_of_numbers_is_refused(model, dtype):
+    with pytest.raises(ArgumentError, match=f"all float32 or all float64, got {dtype.__name__}"):
+        model.astype(dtype)
+
+
 def test_what_is_not_a_cache_or_a_tape_is_refused(model):
     with pytest.raises(ArgumentError, match=r"cache must come from .* new_cache, got True"):
         model(IDS[0], cache=True)
@@ -309,7 +316,7 @@ def test_untie_refuses_an_untied_model_and_an_unknown_init(model):
         model.untie("ones")
 
 
-@pytest.mark.parametrize(("capacity", "room"), [(6, 6), (N + 9, N)])
+@pytest.mark.parametrize(("capacity", "room"), [(0, 0), (6, 6), (N + 9, N)])
 def test_a_full_cache_is_refused(model, capacity, room):
     """It is full at its capacity, and at the model's context if its capacity is larger."""
     cache = model.new_cache(capacity=capacity)
@@ -318,6 +325,8 @@ def test_a_full_cache_is_refused(model, capacity, room):
     message = f"the cache has {room} tokens, 1 more are given, there is room for {room}$"
     with pytest.raises(ArgumentError, match=message):
         model([1], cache=cache)
+    if room == 0:
+        return
     cache.length = room - 1
     message = f"the cache has {room - 1} tokens, 2 more are given, there is room for {room}$"
     with pytest.raises(ArgumentError, match=message):
@@ -480,8 +489,7 @@ def test_progress_counts_each_token_once(model, monkeypatch):
     monkeypatch.setattr(prefill, "PIECE_TOKENS", 5)
     for tape, pieces in [(None, [5, 5, 3]), ({}, [13])]:
         done = []
-        tree = nest(model.parameters)
-        prefill.in_pieces(transformer, IDS, tree, Run(model.config, tape=tape), done.append)
+        model.final(IDS, tape=tape, progress=done.append)
         assert done == pieces
 
 

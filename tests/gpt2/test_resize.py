@@ -80,6 +80,13 @@ def test_random_rows_differ_and_come_from_the_seed(model):
         assert not np.array_equal(new_rows_of_W_U, resized.W_E[V:])
 
 
+@pytest.mark.parametrize("deviation", [0.02, 0.5])
+def test_random_rows_have_the_deviation_of_the_model(deviation):
+    model = random_model(replace(SMALL, initializer_range=deviation))
+    new_rows = model.resize(2 * V, init="random").W_E[V:]
+    assert np.std(new_rows - model.W_E.mean(axis=0)) == pytest.approx(deviation, rel=0.1)
+
+
 def test_resize_does_not_change_the_model_itself(model):
     before = {name: array.copy() for name, array in model.parameters.items()}
     resized = model.resize(V + 1)

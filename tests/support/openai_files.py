@@ -86,7 +86,7 @@ def entry_proto(
     message += number_field_or_nothing(3, shard)
     message += number_field_or_nothing(4, offset)
     message += number_field_or_nothing(5, size)
-    return message + fixed32_field(6, b"crc!")
+    return message + fixed32_field(6, b"crc!")  # in the place of a checksum, which is not read
 
 
 def block(entries: Iterable[Entry], interval: int = 3) -> bytes:

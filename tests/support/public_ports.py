@@ -154,7 +154,7 @@ PORTS = [
         has_others=True,
         is_seen_in_tokens=False,
     ),
-    # Right for the heads of gpt2, of width 64. Those of the reference values have the width 8.
+    # Right for the heads of gpt2, of width 64. The heads of the reference values have width 8.
     Port(
         "christianschleifer/gpt2.rs",
         "Rust",

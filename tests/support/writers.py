@@ -100,7 +100,7 @@ class Writer:
         # A command prints to a pipe, not to a file, because some tries limit the size of files.
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
-        # The first run is not interrupted. Its files are those that every try must end with.
+        # The first run is not interrupted. Every try must end with the files that it leaves.
         self.enter_new_directory()
         code = self.run(self.command, count_changes)
         assert code == 0, self.printed()
@@ -210,7 +210,7 @@ class Writer:
                 tiedgpt.load_tokenizer(config.parent)
         files = visible(files_here())
         whole = visible(self.whole)
-        # It publishes one file after the other, so some may be missing.
+        # `download` publishes one file after the other, so some may be missing.
         if self.name == "download":
             for name, content in files.items():
                 assert whole.get(name) == content, f"{report}: {name}"

@@ -92,7 +92,7 @@ def without_bias_of(letter):
 
 
 def one_head_after_the_other(qkv, bias, H):
-    """The columns are those of q, k, v of head 0, then of q, k, v of head 1, and so on."""
+    """The columns are in this order: q, k, v of head 0, then q, k, v of head 1, and so on."""
     T = len(qkv)
     by_head = qkv.reshape(T, H, 3, -1)
     return [by_head[:, :, part].reshape(T, -1) for part in range(3)]

@@ -105,9 +105,9 @@ def find_model(
 
 
 def find_default(note: Note, weights: bool = True) -> tuple[str, Path]:
-    """What `find_model` returns, of the model that the environment variable TIEDGPT_MODEL names.
+    """The name and the path of the model that the environment variable TIEDGPT_MODEL names.
 
-    Without it, gpt2 if it is on this machine, else a shipped one.
+    Without it, gpt2 if it is on this machine, else a shipped one. Raises CheckpointError.
     """
     named = os.environ.get(DEFAULT_MODEL, "")
     if named:
@@ -143,7 +143,7 @@ def download(name: str, note: Note = discard_note) -> Path:
 def offline_variable() -> str | None:
     """The environment variable that forbids downloads; None if none does.
 
-    As in huggingface_hub, the second one counts if the first one is not set or empty.
+    As in huggingface_hub, TRANSFORMERS_OFFLINE counts only if HF_HUB_OFFLINE is not set, or empty.
     """
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         value = os.environ.get(variable, "")
@@ -177,7 +177,7 @@ def _download(name: str, note: Note, weights: bool) -> Path:
 
 def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
     """Fetch small files first, and the weights if they are asked for, all of one commit."""
-    recorded = ""
+    recorded = ""  # the commit of the files that are there
     if (folder / COMMIT).exists():
         recorded = (folder / COMMIT).read_text(encoding="ascii", errors="replace")
     repository = Repository(name, recorded, note)
@@ -231,6 +231,7 @@ def _locked(folder: Path, commit: str, note: Note) -> Iterator[None]:
                 fcntl.flock(record, fcntl.LOCK_EX)
         record.seek(0)
         recorded = record.read()
+        # A download writes the commit first: without one, it wrote no file but the hidden .commit.
         if recorded == "" and any(not path.name.startswith(".") for path in folder.iterdir()):
             raise CheckpointError(
                 f"{folder} has files, but not all of a model; move it away to download the model"
@@ -308,7 +309,7 @@ Answer = TypeVar("Answer")  # what an attempt returns
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that caused it: its `reason`, its arguments, and by `raise ... from`."""
+    """An error, and the errors among its `reason`, its arguments and what it was raised from."""
     yield error
     for cause in (getattr(error, "reason", None), *error.args, error.__cause__, error.__context__):
         if isinstance(cause, BaseException):
@@ -348,7 +349,7 @@ class Repository:
         self.url = f"{endpoint}/{repository}"
         # The name in messages: without "https://" and a password.
         self.label = re.sub(".*(//|@)", "", self.url)
-        self.was_reached = False
+        self.was_reached = False  # whether it has answered
 
     def read(self, file: str) -> bytes | None:
         """The content of a small file, verified; None if the repository has none.
@@ -383,7 +384,10 @@ class Repository:
         return self._repeat(file, lambda: self._attempt_range(file, start, stop))
 
     def _attempt_range(self, file: str, start: int, stop: int) -> tuple[bytes, int] | None:
-        """Ask once for what read_range returns. Raises Interrupted if another attempt may do."""
+        """Ask once for the bytes [start, stop) of a file, and the size of the whole.
+
+        None if the repository has no such file. Raises Interrupted if another attempt may succeed.
+        """
         with self._get(file, start, stop) as response:
             if not self._has_file(file, response):
                 return None
@@ -527,7 +531,8 @@ class Repository:
         return request
 
     def _blocks(self, file: str, response: "requests.Response") -> Iterator[bytes]:
-        """The body of a response, in pieces. Raises what _failure returns."""
+        """The body of a response, in pieces. Raises Interrupted if another attempt may succeed,
+        else CheckpointError."""
         import requests
 
         try:
@@ -548,7 +553,7 @@ class Repository:
         from requests.exceptions import ChunkedEncodingError
 
         message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
-        reason = short_repr(message, 200)
+        reason = short_repr(message, limit=200)
         for cause in causes_of(error):
             reasons = [REASONS[kind] for kind in REASONS if isinstance(cause, kind)]
             if isinstance(cause, HTTPException):  # the response has no end
@@ -592,7 +597,7 @@ class Repository:
             return False
         if code in (200, 206):
             commit = self._header(response, "X-Repo-Commit")
-            # Stay at the commit that main was at the first answer.
+            # Stay at the commit that main was at the first answer. Only that answer must name it.
             if self.revision == "main" and re.fullmatch("[0-9a-f]{40}", commit):
                 self.revision = commit
             elif self.revision == "main" or commit not in ("", self.revision):
@@ -609,7 +614,7 @@ class Repository:
         if is_of_link or code in (408, 429) or code >= 500:
             wait = response.headers.get("Retry-After", "")
             seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
-            raise Interrupted(reason, seconds)
+            raise Interrupted(reason, wait=seconds)
         advice = ""
         if code in (401, 403):
             token_advice = "and HF_TOKEN" if self.token else "or set HF_TOKEN"

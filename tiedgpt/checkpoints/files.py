@@ -225,9 +225,9 @@ def adapter_tensors(directory: Path) -> dict[str, Tensor]:
 
 
 def how_to_use(adapter: dict[str, Any], names: Collection[str]) -> str:
-    """What to do with an adapter, of which this is the adapter_config.json.
+    """What to do with an adapter.
 
-    names: those of its tensors; none if they are not known.
+    adapter: what its adapter_config.json holds. names: of its tensors; none if they are not known.
     """
     if adapter.get("peft_type") in PROMPT_ADAPTERS:
         return "it adds to the prompt, so it cannot be merged into the weights, and is not read"

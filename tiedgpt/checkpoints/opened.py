@@ -97,6 +97,8 @@ class Opened:
         self.weights_file: Path | None = None  # or the index of several files
         self.notes: list[str] = []  # warnings, of what the files hold and the model does not
         self.config_file = CONFIG
+
+        # Which file has the weights, and which one is config.json?
         if path.is_dir():  # the first of WEIGHT_FILES that it has is loaded
             files = (path / name for name in WEIGHT_FILES)
             self.weights_file = next((file for file in files if file.is_file()), None)
@@ -109,8 +111,8 @@ class Opened:
             raise CheckpointError(f"{path} {describe(path) or NO_CHECKPOINT}")
         else:
             self.weights_file = path
-        # What config.json holds; {} if there is none
-        self.config_json: dict[str, Any] = {}
+
+        self.config_json: dict[str, Any] = {}  # {} if there is no config.json
         config_path = self.folder.path / self.config_file
         if config_path.is_file():
             try:
@@ -173,10 +175,10 @@ class Opened:
 
     @cached_property
     def config_of_files(self) -> Config:
-        """The Config of config.json, of OpenAI's hparams.json, or of nanoGPT's ckpt.pt, tied.
+        """The Config of config.json, of OpenAI's hparams.json, or of nanoGPT's ckpt.pt.
 
-        As in transformers, generation_config.json is preferred for the token that ends a text, if
-        that file names one.
+        The last two say nothing of the head, so they are tied. As in transformers, the token that
+        ends a text is the one of generation_config.json, if that file names one.
         """
         folder = self.folder
         if self.weights_file is not None and self.weights_file.suffix in (".pt", ".pth"):
@@ -187,7 +189,7 @@ class Opened:
         if self.is_of_openai:
             hparams = folder.json(tensorflow.HPARAMS)
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
-        if not self.config_json and not folder.has(CONFIG):
+        if not self.config_json and not folder.has(CONFIG):  # the file itself may hold {}
             raise not_a_checkpoint(folder.path, f"no {CONFIG}")
         file = self.config_file
         try:
@@ -230,7 +232,7 @@ class Opened:
         """The tensors by our names and in our layout. No values are read.
 
         Masks and the tensors of other heads are left out. Raises CheckpointError if the names and
-        shapes of the others are not those of the Config.
+        shapes that are left are not those of the Config.
         """
         if self.weights_file is None and self.path.is_file():  # a config.json
             raise CheckpointError(f"{self.path} has no weights: give its directory")
@@ -308,6 +310,7 @@ class Opened:
 
     def check_weights(self) -> None:
         """Raise CheckpointError for weights that do not fit the config, or lack its W_U."""
+        # has_head reads self.tensors, which raises for weights that do not fit.
         if not self.has_head and not self.config_of_files.tied:
             raise CheckpointError(
                 f'{self.path}: config.json says "tie_word_embeddings": false but there is no '
@@ -348,7 +351,7 @@ class Opened:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises what read_tokenizer raises."""
+        """The tokenizer. Raises TokenizerError for a vocabulary that contradicts itself."""
         config = None
         with suppress(CheckpointError):  # a folder with a vocabulary alone has a tokenizer, too
             config = self.config_of_files
@@ -446,10 +449,10 @@ NOT_OF_THE_TEXT = re.compile(
 
 
 def generation_settings(folder: Folder) -> tuple[str, dict[str, Any]]:
-    """The name of generation_config.json, and its settings that change a text.
+    """The file whose settings transformers generates with, and those of them that change a text.
 
-    The token that ends a text is not among them. transformers generates with them. Without this
-    file, it takes those of config.json. Raises CheckpointError.
+    It is generation_config.json or, without this file, config.json. The token that ends a text is
+    not among the settings. Raises CheckpointError.
     """
     file = GENERATION_CONFIG
     in_file: dict[str, Any] = {}

@@ -141,7 +141,7 @@ class StoredTensor:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    has_negative_bit: bool  # the values are those of the storage with the other sign
+    has_negative_bit: bool  # the values are the numbers of the storage with the other sign
 
 
 class Machine:
@@ -392,7 +392,7 @@ class ListReader:
     def seek(self, offset: int, whence: Any = os.SEEK_SET) -> int:
         try:
             self.archive.seek(offset, whence)
-        except ValueError as error:  # in its place, a file has the error that zipfile expects
+        except ValueError as error:  # a file raises OSError here, which zipfile expects
             raise OSError(f"{error}") from error
         return self.archive.tell()
 
@@ -505,22 +505,20 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
         last += (axis - 1) * stride
         # The stride of a shorter axis leads nowhere, and may be too large for NumPy.
         strides.append(stride * storage.itemsize if axis > 1 else 0)
-    is_too_long = max(stored.shape, default=0) > MAX_AXIS  # where another axis is 0
+    # NumPy refuses such an axis, even if another one is 0 and there are no values.
+    is_too_long = max(stored.shape, default=0) > MAX_AXIS
     # torch's expand() makes many values of one number. A few bytes could fill the memory so.
     is_expanded = any(
         axis > 1 and stride == 0 for axis, stride in zip(stored.shape, stored.strides, strict=True)
     )
+    named = f"tensor {short_repr(name)} of shape {short_repr(stored.shape)}"
+    numbers = f"{short_repr(storage.size)} numbers"
     if is_expanded and size > storage.size:
         raise CheckpointError(
-            f"{path}: tensor {short_repr(name)} of shape {short_repr(stored.shape)} is expanded "
-            f"from {short_repr(storage.size)} numbers, which is not read: save its contiguous()"
+            f"{path}: {named} is expanded from {numbers}, which is not read: save its contiguous()"
         )
     if is_too_long or size > storage.size or (size > 0 and last >= storage.size):
-        raise damaged(
-            path,
-            f"tensor {short_repr(name)} of shape {short_repr(stored.shape)} is not in its storage "
-            f"of {short_repr(storage.size)} numbers",
-        )
+        raise damaged(path, f"{named} is not in its storage of {numbers}")
     # Without values, the offset is not checked above, and may lead anywhere.
     first_byte = start + (stored.offset * storage.itemsize if size > 0 else 0)
     return Tensor(
@@ -555,7 +553,8 @@ def config_of(model_args: dict[str, Any], path: Path) -> Config:
             )
     dropout = model_args.get("dropout", 0.0)
     fields: dict[str, Any] = {
-        # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
+        # nanoGPT has the field bias since February 2023, and the exact gelu since June. A file of
+        # the months between is read as if it had the exact one.
         "activation_function": "gelu" if "bias" in model_args else "gelu_new",
         "embd_pdrop": dropout,
         "resid_pdrop": dropout,

@@ -66,7 +66,8 @@ def from_state_dict(
     layer_norm_epsilon. A TiedGPTWarning names those that are assumed. A model of nanoGPT needs
     activation_function="gelu", the exact one.
 
-    Raises ArgumentError, and for `config` what Config and load_model raise.
+    Raises ArgumentError; for `config` ConfigError, and CheckpointError for a file that cannot be
+    read.
     """
     if config is not None and (n_head is not None or fields):
         raise ArgumentError("pass config, or n_head and other fields, not both")
@@ -194,10 +195,10 @@ def as_floats(value: Any, name: str) -> np.ndarray:
 
 
 def with_head_of(arrays: Parameters, config: Config) -> Config:
-    """The config with the head that the arrays have, if that is another one than the config says.
+    """The config with the head that the arrays have.
 
-    As load_model does: a TiedGPTWarning if the arrays have a head that is not wte and the config
-    says tied, an ArgumentError if it says untied and they have none.
+    Warns if the config says tied and the arrays have a head that is not wte. Raises ArgumentError
+    if the config says untied and the arrays have no head.
     """
     has_head = HEAD in arrays
     if not config.tied and not has_head:
@@ -218,7 +219,7 @@ def with_head_of(arrays: Parameters, config: Config) -> Config:
 
 
 def as_config(config: Any) -> Config:
-    """The Config that a user gives as such, as what config.json holds, or as a path of that."""
+    """The Config that a user gives: a Config, the object of a config.json, or the file's path."""
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):

@@ -131,7 +131,7 @@ def read_saved(index: Path) -> SavedFile:
     """
     data = index.with_name(index.name.removesuffix(INDEX_END) + DATA_END)
     with open_to_read(index) as file:
-        table = file.read(MAX_INDEX + 1)
+        table = file.read(MAX_INDEX + 1)  # the last byte is there if the file is too long
     if len(table) > MAX_INDEX or len(table) < FOOTER or not table.endswith(MAGIC):
         raise CheckpointError(
             f"{index}: not the index of a GPT-2, or truncated: expected {FOOTER} to {MAX_INDEX} "
@@ -141,8 +141,7 @@ def read_saved(index: Path) -> SavedFile:
     tensors: dict[str, Tensor] = {}
     try:
         for name, message in _messages_by_name(table).items():
-            if name == "":
-                # 0 is little-endian.
+            if name == "":  # the BundleHeaderProto, in which 0 means little-endian
                 _check("header", "endianness", _number(message, ENDIANNESS), expected=0)
                 continue
             dtype, shape, start, size = _parse_tensor(name, message)

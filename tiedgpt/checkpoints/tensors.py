@@ -211,11 +211,12 @@ class Joined:
         return tuple(shape)
 
     def values(self, copy: bool = False) -> np.ndarray:
-        """The values in float32, in a new array. Raises what Tensor.values raises."""
+        """The values in float32, in a new array. Raises CheckpointError for a dtype that is not in
+        FLOATS."""
         return np.concatenate([part.values() for part in self.parts], axis=self.axis)
 
     def pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """What Tensor.pieces yields."""
+        """The values piece by piece: which of the flat values they are, and the values."""
         yield from in_pieces(self.values().reshape(-1))
 
 
@@ -236,20 +237,16 @@ class SavedFile:
 def join(parts: Sequence[AnyTensor], axis: int) -> AnyTensor:
     """Tensors side by side along an axis: a Tensor if they are one stretch of the file."""
     joined = Joined(parts, axis)
-    first, last = parts[0], parts[-1]
-    if isinstance(first, Tensor) and isinstance(last, Tensor) and axis == 0:
-        if all(are_adjacent(before, part) for before, part in pairwise(parts)):
-            return replace(first, shape=joined.shape, end=last.end)
-    return joined
-
-
-def are_adjacent(before: AnyTensor, tensor: AnyTensor) -> bool:
-    """Whether a tensor begins in the file where the one before it ends, both in row order."""
-    if isinstance(before, Joined) or isinstance(tensor, Joined):
-        return False
-    is_of_one_type = before.memory is tensor.memory and before.dtype == tensor.dtype
-    in_row_order = before.is_in_row_order() and tensor.is_in_row_order()
-    return is_of_one_type and in_row_order and before.end == tensor.start
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    if axis != 0 or len(tensors) < len(parts):
+        return joined
+    # Does each begin in the file where the one before it ends?
+    for before, tensor in pairwise(tensors):
+        is_of_one_type = before.memory is tensor.memory and before.dtype == tensor.dtype
+        in_row_order = before.is_in_row_order() and tensor.is_in_row_order()
+        if not is_of_one_type or not in_row_order or before.end != tensor.start:
+            return joined
+    return replace(tensors[0], shape=joined.shape, end=tensors[-1].end)
 
 
 def in_pieces(flat: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:  # [n]

@@ -126,8 +126,13 @@ def read_tokenizer(directory: Path | Folder, config: Config | None = None) -> To
     folder = files.path
     has_json = (folder / TOKENIZER_JSON).is_file()
     pair = MERGES_AND_VOCAB if (folder / "merges.txt").is_file() else OPENAIS_NAMES
-    model_fields = files.json(CONFIG) if config is None else config.others
-    V = model_fields.get("vocab_size") if config is None else config.vocab_size
+    V: Any
+    if config is None:
+        model_fields = files.json(CONFIG)
+        V = model_fields.get("vocab_size")
+    else:
+        model_fields = config.others  # the fields of config.json that a Config does not have
+        V = config.vocab_size
     if not has_json and not (folder / pair[0]).is_file():
         raise no_tokenizer(folder, vocab_size=config.vocab_size if config else None)
 
@@ -139,10 +144,9 @@ def read_tokenizer(directory: Path | Folder, config: Config | None = None) -> To
     if DECODER not in settings:  # where it is, transformers reads no other file
         others |= {name: files.json(name) for name in (ADDED, SPECIAL_TOKENS_MAP)}
     says_more = any(others.values())  # most folders have none of these files
-    mentions = []
     if says_more:
         check_settings(settings, folder, has_json)
-        mentions = list(mentions_in(others))
+    mentions = list(mentions_in(others)) if says_more else []
 
     if has_json:
         vocabulary = read_tokenizer_json(files, settings)
@@ -193,6 +197,7 @@ def check_settings(settings: Json, folder: Path, has_json: bool) -> None:
     """
     kind = settings.get("tokenizer_class")
     is_known = kind in GPT2_CLASSES + GENERAL_CLASSES
+    # RoBERTa's classes add a token for each of ALL_NAMES that the settings lack.
     adds_no_name = has_json and kind in ROBERTA_CLASSES and settings.keys() >= ALL_NAMES
     if not is_known and not adds_no_name:
         raise TokenizerError(
@@ -331,11 +336,14 @@ def read_merges_and_vocab(
         ids[EOT] = len(ids)
     added = {}
     if mentions:
-        special = [m.text for m in mentions if m.name in NAMES_OF_SPECIAL.get(m.file, ())]
-        listed = [m for m in mentions if m.name == ""]
+        special = [
+            each.text for each in mentions if each.name in NAMES_OF_SPECIAL.get(each.file, ())
+        ]
+        listed = [mention for mention in mentions if mention.name == ""]
         # added_tokens.json does not say which of its tokens are special.
-        entries = [{"special": m.text in special, **m.entry} for m in listed]
-        added = add_tokens(ids, entries, f"{files.path / mentions[0].file}")
+        entries = [{"special": mention.text in special, **mention.entry} for mention in listed]
+        file = mentions[0].file  # one file lists tokens, and they come first
+        added = add_tokens(ids, entries, f"{files.path / file}")
     prefix_space = bool(settings.get("add_prefix_space"))
     return Vocabulary(name, merges, ids, added, prefix_space, adds_eot=True)
 
@@ -363,7 +371,8 @@ def as_merges(lines: list[Any], place: str, first: int = 1) -> list[tuple[str, s
     """
     merges = []
     for number, line in enumerate(lines, start=first):
-        match line.split(" ") if isinstance(line, str) else line:
+        pair = line.split(" ") if isinstance(line, str) else line
+        match pair:
             case [str(left), str(right)] if left and right:
                 merges.append((left, right))
             case _:
@@ -424,7 +433,8 @@ def tokenizer_of(vocabulary: Vocabulary, mentions: list[Mention]) -> Tokenizer:
     """
     name, merges, ids, added, prefix_space, adds_eot = vocabulary
     # A text is searched for the tokens that are added, and for those that the vocabulary has and
-    # other files name, but not for those that merges make: `compare_others` refuses these.
+    # other files name. `compare_others` refuses names of tokens that merges make, and tokens that
+    # only added_tokens.json adds.
     named: dict[str, Entry] = {}
     for mention in mentions:
         text = mention.text
@@ -434,9 +444,12 @@ def tokenizer_of(vocabulary: Vocabulary, mentions: list[Mention]) -> Tokenizer:
         for left, right in merges:
             named.pop(left + right, None)
     tokens = added | named
+
+    # <|endoftext|> is added if a file has it, or by transformers' class.
     names = {mention.name for mention in mentions}
     is_mentioned = any(mention.text == EOT for mention in mentions)
-    if EOT not in tokens and (is_mentioned or (adds_eot and not names >= NAMED_AS_EOT)):
+    is_of_class = adds_eot and not names >= NAMED_AS_EOT
+    if EOT not in tokens and (is_mentioned or is_of_class):
         tokens[EOT] = {}
         ids.setdefault(EOT, len(ids))
 
@@ -560,7 +573,7 @@ def agrees(tokenizer: Tokenizer, entry: Entry) -> bool:
     if text == EOT:
         del expected["special"]  # the end of a document is special, whatever a file says
     if len(tokenizer.special_tokens) == 1:
-        del expected["normalized"]  # whether it is searched for first or last
+        del expected["normalized"]  # it is the same whether the only token is searched for first
     return all(entry.get(field, value) == value for field, value in expected.items())
 
 

@@ -285,9 +285,9 @@ def run_resize(args: argparse.Namespace) -> None:
     model = inputs.load(opened, head=None)
     resized = model.resize(args.vocab_size, args.init, seed)
     write_copy(resized, opened, destination)
-    try:  # it warns of tokens that the tokenizer has alone
+    try:  # reading it warns of tokens that the copy does not have
         tokens = read_tokenizer(opened.folder, resized.config).vocab_size
-    except CheckpointError:  # without a tokenizer, the copy has none either
+    except CheckpointError:  # the model has no tokenizer, so the copy has none
         return
     if tokens < resized.config.vocab_size:
         note(f"the tokenizer has {tokens:,} tokens: ids from {tokens} on have no text yet")

@@ -91,8 +91,8 @@ def any_number(argument: str) -> float:
         ) from error
 
 
-def text(argument: str) -> str:
-    """The argparse type of a text: UTF-8, whatever the locale is."""
+def utf8_text(argument: str) -> str:
+    """The argparse type of a text: its bytes are read as UTF-8, whatever the locale is."""
     return os.fsencode(argument).decode("utf-8", "surrogateescape")
 
 
@@ -100,7 +100,7 @@ def stop_text(argument: str) -> str:
     r"""The argparse type of a text that is not empty. \n, \r, \t and \\ in it are escapes."""
     if not argument:
         raise argparse.ArgumentTypeError("expected a text that is not empty")
-    return re.sub(r"\\[nrt\\]", lambda escape: ESCAPES[escape[0]], text(argument))
+    return re.sub(r"\\[nrt\\]", lambda escape: ESCAPES[escape[0]], utf8_text(argument))
 
 
 # Options that several commands have
@@ -111,7 +111,7 @@ COMMON: dict[str, tuple[list[str], dict[str, Any]]] = {  # name: flags, and what
         {
             "metavar": "PROMPT",
             "nargs": "?",
-            "type": text,
+            "type": utf8_text,
             "help": f"the text to continue; {STDIN_TOO}",
         },
     ),

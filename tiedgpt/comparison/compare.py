@@ -108,7 +108,7 @@ class Report:
 
 
 def no_progress(tried: int, total: int) -> None:
-    """What `compare` calls before each trial if the caller does not want to know."""
+    """Called before each trial, if the caller of `compare` does not want to know of trials."""
 
 
 def compare(
@@ -123,9 +123,9 @@ def compare(
 
     theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function
     from ids to such a dict, or to logits; or a torch module: transformers', nanoGPT's or
-    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. If logits
-    have more columns than the model's, those of a padded vocabulary, the first V are compared, and
-    of the others none may be the largest of its row.
+    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. If a padded
+    vocabulary gives logits more columns than the model's V, the first V are compared, and no later
+    column may have the largest logit of its row.
 
     targets: of the shape of ids. With them, gradients of the mean loss are compared, too: arrays of
     the dict under names of parameters.
@@ -133,7 +133,7 @@ def compare(
     progress: called before each trial of a mistake, with the number of trials made and of all.
     trials: the most trials that are made, the likeliest first; None: as many as take some minutes.
 
-    Raises ArgumentError; NothingCompared, which is one, if no array could show a difference.
+    Raises ArgumentError. It is a NothingCompared if no array could show a difference.
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
@@ -188,9 +188,9 @@ def compare(
         )
     compared = {row.name: row for row in rows}
     return Report(
-        rows,
-        sentences,
-        diagnosis.note,
+        rows=rows,
+        diagnosis=sentences,
+        note=diagnosis.note,
         not_given=sum(name not in compared for name in comparison.names),
         trials=diagnosis.tried,
         all_trials=diagnosis.total,
@@ -235,7 +235,7 @@ def look_beyond_vocabulary(comparison: Comparison) -> tuple[str, list[ReportRow]
 def sentences_on_missing(
     compared: Mapping[str, ReportRow], comparison: Comparison, targets: Any
 ) -> list[str]:
-    """What a verdict on a whole GPT-2 needs, and was not compared.
+    """A sentence on each thing that a verdict on a whole GPT-2 needs, and that was not compared.
 
     compared: the rows of activations and gradients by name. targets: with them, gradients are
     needed.

@@ -223,4 +223,5 @@ def in_our_layout(name: str, array: Array, tape: Parameters, is_ours: bool) -> A
             f"{name} has {T + 1} tokens, and ids has {T}: a token was added. TransformerLens "
             "prepends one (BOS) unless prepend_bos=False is given"
         )
-    raise shape_error(name, array.shape, (*layouts[0][:-1], shape[-1]))
+    expected = (*layouts[0][:-1], shape[-1])  # logits with as many columns as ours
+    raise shape_error(name, array.shape, expected)

@@ -112,8 +112,8 @@ class Counter:
     total: int = 0  # those that could be made
     is_at_limit: bool = False  # whether one more was asked for
 
-    def next(self) -> bool:
-        """Whether one more trial may be made."""
+    def begin_trial(self) -> bool:
+        """Count one more trial. False if no more may be made."""
         if self.tried == self.most:
             self.is_at_limit = True
             return False
@@ -177,7 +177,7 @@ def diagnose(
         if infinite.all():
             places = "everywhere"
         sentences.insert(0, f"{difference.name}: yours is {kind} {places}")
-    return Diagnosis(sentences, note, counter.tried, counter.total)
+    return Diagnosis(sentences, note, tried=counter.tried, total=counter.total)
 
 
 def first_difference(comparison: Comparison, given: Tape, planted: Planted) -> Difference | None:
@@ -219,13 +219,13 @@ def plain_diagnosis(difference: Difference) -> Diagnosis | None:
                 f", which explains {half_unit:.1e} of {error:.1e}: it computes in {dtype}, or has "
                 "another mistake"
             )
-        return Diagnosis([sentence], IN_FLOAT32)
+        return Diagnosis([sentence], note=IN_FLOAT32)
     sentence, half_unit = few_digits(theirs, ours, difference.tolerance)
     if sentence and error <= half_unit + difference.tolerance:
         return Diagnosis([f"{difference.name}: {sentence}"], note="")
     if not theirs.any():
         sentence = f"{difference.name}: yours is 0 everywhere"
-        return Diagnosis([sentence], what_to_give(difference.window))
+        return Diagnosis([sentence], note=what_to_give(difference.window))
     return None
 
 
@@ -311,7 +311,7 @@ class Search:
         # a better explanation than those of a later group.
         for group in self.groups(most):
             for trials in group:
-                if not self.counter.next():
+                if not self.counter.begin_trial():
                     return self.best()
                 explanation = self.attempt(trials)
                 if explanation is not None:
@@ -346,7 +346,7 @@ class Search:
             yield [(*trials, trial) for trial in self.wide]
 
     def with_planted(self, trials: Trials) -> Planted:
-        """The mistakes that are kept and those of the trials. A later one replaces an earlier."""
+        """The kept mistakes and the mistakes of the trials. A later one replaces an earlier one."""
         planted = dict(self.kept)
         for trial in trials:
             planted |= trial.planted
@@ -384,7 +384,8 @@ class Search:
         return Explanation(trials, error, still_wrong)
 
     def best(self) -> tuple[Explanation | None, list[list[Trial]]]:
-        """What `explain` returns."""
+        """The best explanation so far, or None. Beside it, for each of its mistakes a list of the
+        trials that cannot be told apart."""
         if not self.explanations:
             return None, []
         best, alike = nearest_of(self.explanations, number=0)
@@ -398,7 +399,7 @@ class Search:
             before, after = best.trials[:number], best.trials[number + 1 :]
             found = [best]
             for trial in self.wide:
-                if not self.counter.next():
+                if not self.counter.begin_trial():
                     break
                 explanation = self.attempt((*before, trial, *after))
                 if explanation is not None:
@@ -469,7 +470,7 @@ def describe_mistakes(
 
 
 def joined_by_or(lines: Sequence[str], first: str = "yours") -> list[str]:
-    """Sentences on "yours" of which one is true: the others than the first have "or yours"."""
+    """Sentences on "yours" of which one is true: after the first, each has "or yours"."""
     firsts = [line.replace("yours ", f"{first} ", 1) for line in lines[:1]]
     others = [line.replace("yours ", "or yours ", 1) for line in lines[1:]]
     return [*firsts, *others]

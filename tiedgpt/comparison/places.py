@@ -169,7 +169,7 @@ def compute_activations(
     with the activation `last`: the layers after it are not computed.
     """
     tape: Tape = {}  # what the pass goes on with
-    replaced: Tape = {}  # what it computes where it goes on with a given activation
+    replaced: Tape = {}  # what it computes where it goes on with a given activation, and at its end
 
     # An edit gets the right activation, as model.py computes it from those on the tape.
     def edit(name: str, right: Array) -> Array:
@@ -187,7 +187,7 @@ def compute_activations(
     run = Run(model.config, tape=tape, edits=edits)
     with suppress(LastComputed):
         final = transformer(ids, model.tree, run)
-        run.tap("logits", unembed(final, model.W_U))  # an activation, too
+        run.tap("logits", unembed(final, model.W_U))  # puts the logits on the tape, or ends here
     return {**tape, **replaced}
 
 

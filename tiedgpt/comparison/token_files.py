@@ -68,7 +68,7 @@ def read_greedy_file(path: Path) -> GreedyFile:
 
 
 def ids_or_text(settings: dict[str, Any], ids: str, text: str, path: Path) -> str | list[int]:
-    """The ids under one name, or the text under the other one. The ids count if it has both."""
+    """The ids under the name `ids`; without them, the text under the name `text`."""
     name = ids if ids in settings else text
     if name not in settings:
         raise ArgumentError(f"{path} has neither {ids} nor {text}: expected {EXPECTED}")
@@ -122,7 +122,8 @@ def ids_of_text(
 
 @dataclass
 class Splitter:
-    """A text as tokens: those of the tokenizer, and our model's where they are the same text."""
+    """A text as tokens: as the tokenizer splits it, but for our model's tokens where these are the
+    same text."""
 
     model: GPT2
     tokenizer: Tokenizer

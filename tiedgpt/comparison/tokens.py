@@ -115,7 +115,7 @@ def compare_tokens(
 def judge_tokens(
     text: "Text", greedy: bool | None, trials: int | None, progress: OnTrial
 ) -> TokensReport:
-    """What compare_tokens does, after its arguments are checked."""
+    """The report on a text, from arguments that compare_tokens has checked."""
     departures = departures_of(text)
     verdict: Verdict = "defect"
     if not departures:
@@ -172,7 +172,7 @@ class Text:
 
     @classmethod
     def of(cls, model: GPT2, prompt_ids: Any, their_ids: Any, precision: str) -> "Text":
-        """Raises ArgumentError for what is no token of the model."""
+        """A text with what our model makes of it. Raises ArgumentError for what is no token."""
         prompt = check_prompt_ids(prompt_ids, model.config)
         given = as_array(their_ids)
         if given.ndim != 1 or given.size == 0:
@@ -282,7 +282,7 @@ def rounding_of(  # logits [N, V] -> [N]
 ) -> Array:
     """How far rounding can move the distance of the best logit from another one, at each place.
 
-    activations: those of the ids in float32. logits: the exact ones of the last N rows.
+    activations: ours of the ids, in float32. logits: ours of the last N places, in float64.
     """
     rounded_logits = [activations["logits"]]  # as rounded as float32 is
     if precision != "float32":

@@ -69,7 +69,7 @@ RIGHT_WORDS = words_of(CONTRACTIONS, LETTERS, DIGITS, OTHERS, SPACES)
 def lowest_rank(
     vocabulary: Vocabulary, tokens: list[str], at_its_last_place: bool = False
 ) -> list[str]:
-    """The right one: the merge that was learned first, where it fits first, again and again."""
+    """The right way: the merge that was learned first, at its first place, again and again."""
     while True:
         ranks = [vocabulary.ranks.get(pair) for pair in pairwise(tokens)]
         lowest = min((rank for rank in ranks if rank is not None), default=None)

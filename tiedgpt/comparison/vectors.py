@@ -204,12 +204,12 @@ def common_mistakes(
                 mistakes = mistakes_giving(vectors, case, answers[case["name"]])
             so_far = common.get(group, mistakes)
             common[group] = [mistake for mistake in so_far if mistake in mistakes]
-    # In the sentences of `compare` on logits, "and yours" and "or yours" are said already.
     for group, mistakes in common.items():
         of_group = [answer for name, answer in answers.items() if name.startswith(f"{group}/")]
         yours = "yours"
         if group.startswith("greedy/") and not any(np.any(answer) for answer in of_group):
             yours = "perhaps yours"  # many mistakes make tokens of 0 (tokens.ALL_ZERO)
+        # The sentences on logits are those of `compare`, which have "or yours" already.
         if not group.startswith("logits/"):
             common[group] = joined_by_or(mistakes, first=yours)
     return common
@@ -375,7 +375,7 @@ def judge_array(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     digits, _ = few_digits(theirs, exact, row.tolerance)
     if not found and digits:
         found.append(digits)
-    index = list(row.first_wrong or ())
+    index = list(row.first_wrong or ())  # () is for the type checker: the row differs
     place = f"{index} is {row.yours:.9g}, expected {row.expected:.9g}"
     return report_of(case, "wrong", place, found)
 

@@ -26,8 +26,8 @@ Both get a weight, and the prediction for a token t is
     p_t = softmax(a logits_t + b log counts)    over the tokens of the text
 
 The gain is in nats: how much nearer to q_t p_t is than the best softmax(b log counts). In the order
-of their counts, every second frequent token fits the weights, and the others measure the gain, so a
-path gains nothing by chance. a may have either sign.
+of their counts, every second frequent token fits the weights. The tokens between them measure the
+gain, so a path gains nothing by chance. a may have either sign.
 
 `mlp_numbers`: which MLP turns a token into the bigrams? The first, and is that special? A distance
 is KL(text || path) in nats, the mean over the most frequent tokens of a text, after the one factor
@@ -321,11 +321,12 @@ def nats_from_bigrams(  # [n, V], [n]
 ) -> float:
     """KL(text || path), the mean over tokens, after the best single factor on the logits.
 
+    Each of the tokens must have a successor, as frequent ones have.
     Without all layers, the scale of a path's logits means nothing, so it is not counted against it.
     """
     seen = corpus.frequent(min_count=1)  # [S]
     pairs = corpus.table(tokens, seen).astype(np.float64)
-    Q = pairs / np.maximum(pairs.sum(axis=1, keepdims=True), 1)  # 0 for a text's last token
+    Q = pairs / pairs.sum(axis=1, keepdims=True)
     scores = logits[:, seen].astype(np.float64)
     log_p = log_softmax(best_factor(scores, Q) * scores)
     log_q = np.log(np.where(Q > 0, Q, 1))  # where Q is 0, its term below is 0 too

@@ -78,7 +78,7 @@ class Trainer:
 
         self.step = 0  # how many steps are done
         self.evaluations: list[dict[str, float]] = []
-        self.losses: list[float] = []  # those of the steps since the last evaluation
+        self.losses: list[float] = []  # of the steps since the last evaluation
         self.best: Best | None = None
         self._best_flat = self.flat.copy()  # `flat` as it was after the best step
         self.directory: Path | None = None  # where the training is saved
@@ -217,8 +217,8 @@ class Trainer:
                 f"{directory} was trained on another text: give the same text again"
             )
 
-        # The trainer begins with the model of the best step, and keeps it as the best. Then the
-        # parameters of the last step replace those of its model.
+        # The trainer begins with the model of the best step, and keeps it as the best. Then it gets
+        # the parameters of the last step, from which the training goes on.
         model = Opened(directory).model()
         trainer = cls(model, tokens, held_out, settings, only=state.only)
         saving.read_vectors(directory, tensors, into=trainer._vectors())  # flat, m and v
@@ -238,8 +238,8 @@ class Trainer:
 
         Raises CheckpointError if the directory holds another model.
         """
-        # If the last step is the best one, its parameters are those of the best model. If the file
-        # has other parameters, the best model was not written.
+        # If the last step is the best one, the best model has its parameters. If the file of the
+        # model has other parameters, the best model was not written.
         is_last_best = state.best.step == state.step
         is_unwritten = is_last_best and not np.array_equal(self._best_flat, self.flat)
         if is_unwritten:
@@ -339,7 +339,7 @@ class Trainer:
 
     def _draw(self) -> np.ndarray:  # -> [batch, context + 1]
         """The sequences of this step, from random places of the text."""
-        rng = self._stream(0)  # the others are for dropout
+        rng = self._stream(0)  # streams 1, 2, ... are for dropout
         context = self.settings.context
         length = context + 1  # the inputs, and the token that follows the last of them
         number_of_starts = len(self.tokens) - length + 1  # the last sequence ends with the text
