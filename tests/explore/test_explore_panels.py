@@ -468,6 +468,12 @@ def test_a_prompt_is_read_once_for_both_heads_and_all_panels(models, monkeypatch
         for head in ("untied", "tied"):
             ask(shown, name, text=TEXT, head=head)
     assert read == [IDS]
+    # A tape takes much memory, so those of the last four prompts are kept.
+    for token in range(4):
+        ask(shown, "next", ids=[token])
+    ask(shown, "next", ids=[1])
+    ask(shown, "next", text=TEXT)
+    assert read == [IDS, [0], [1], [2], [3], IDS]
 
 
 # What is refused
