@@ -220,11 +220,11 @@ def test_generate_ends_at_the_end_of_text_token(models):
 
 
 def test_the_end_of_text_token_counts_in_the_bits_and_is_not_shown(models):
-    expected = list(tiedgpt.generate(models[0], IDS, 5, seed=5))
+    expected = list(tiedgpt.generate(models[0], IDS, 5, seed=0))
     eos = expected[-1]
     written = expected[: expected.index(eos)]
     model = GPT2(replace(CONFIG, eos_token_id=eos), models[0].parameters)
-    *lines, end = ask(shown_models(model), "generate", ids=IDS, n=9, seed=5)
+    *lines, end = ask(shown_models(model), "generate", ids=IDS, n=9, seed=0)
     assert column(lines) == written
     log_p = np.log(softmax(model([*IDS, *written])[-1]))
     bits = [*column(lines, "bits"), -log_p[eos] / np.log(2)]
@@ -480,6 +480,7 @@ def test_a_prompt_is_read_once_for_both_heads_and_all_panels(models, monkeypatch
 
 WRONG_FIELDS = [
     ("next", {"text": ""}, "the prompt is empty"),
+    ("next", {"ids": []}, "the prompt is empty"),
     ("next", {"text": "a" * 65}, "65 tokens, more than the model's context of 64"),
     ("next", {"text": 5}, "text must be"),
     ("next", {"ids": [1, 257]}, "257 is outside the vocabulary"),
