@@ -222,8 +222,14 @@ def test_a_damaged_layer_norm_is_an_error(model):
 
 
 def test_no_path_is_solved_for_a_corpus_that_is_too_large(model, monkeypatch):
-    monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)
-    assert solved.solved_paths(model, some_corpus()) == {}
+    """Its size is the number of products of a step: n D S."""
+    text = some_corpus()
+    products = text.frequent().size * SMALL.n_embd * text.frequent(1).size
+    monkeypatch.setattr(solved, "MAX_PRODUCTS", products - 1)
+    assert solved.solved_paths(model, text) == {}
+    monkeypatch.setattr(solved, "MAX_PRODUCTS", products)
+    monkeypatch.setattr(solved, "fit_softmax", lambda X, Q, W, progress: W)
+    assert len(solved.solved_paths(model, text)) == 3
 
 
 def test_the_counts_of_a_corpus_come_back_from_a_file(tmp_path):
