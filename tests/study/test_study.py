@@ -183,6 +183,14 @@ def test_the_path_model_has_all_layers_and_the_first_position(head):
     assert np.abs(without_layers - normed).max() > 0.1, "the position changes nothing"
 
 
+@pytest.mark.parametrize("start", [0, 5])
+def test_a_token_that_begins_a_document_is_read_before_each_token(start):
+    model = random_model(dtype=np.float64)
+    logits = paths.whole_model(model, TOKENS, start=start)
+    expected = [model([start, token])[-1] for token in TOKENS]
+    np.testing.assert_allclose(logits, expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("path", paths.PATHS)
 def test_a_float32_model_has_float32_paths(model, path):
     assert paths.PATHS[path](model, TOKENS).dtype == np.float32

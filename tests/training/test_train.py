@@ -325,6 +325,7 @@ def test_what_cannot_be_resumed(tmp_path):
         5,
         error=error,
     )
+    refuses("^steps must be .* got 0", Trainer.resume, tmp_path / "out", *texts, 0, error=error)
     for texts in (other_held_out, other_tokens):
         refuses("another text", Trainer.resume, tmp_path / "out", *texts, error=error)
 
@@ -667,6 +668,7 @@ def test_a_text_has_a_context_and_the_token_after_it():
     [
         pytest.param(SMALL, "head", "a tied model has no separate head", id="head-of-a-tied-model"),
         pytest.param(UNTIED, "body", "only must be .*, got 'body'", id="only-unknown"),
+        pytest.param(UNTIED, "", "only must be .*, got ''", id="only-empty"),
         pytest.param(
             replace(SMALL, vocab_size=50),
             None,

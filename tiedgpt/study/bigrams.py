@@ -290,7 +290,7 @@ def mlp_numbers(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> MLP
         return None
     # The most frequent tokens: each has a score for each token seen, MAX_SCORES scores in all.
     seen = corpus.frequent(min_count=1).size
-    tokens = corpus.by_count()[: max(1, MAX_SCORES // seen)]
+    tokens = corpus.by_count()[: MAX_SCORES // seen]
 
     def distance(logits: np.ndarray) -> float:
         nats = nats_from_bigrams(logits, tokens, corpus)
