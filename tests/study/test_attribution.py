@@ -330,6 +330,18 @@ def test_the_last_tape_has_what_the_reports_read_and_no_more():
     }
 
 
+@pytest.mark.parametrize("n", [1, 6, 7, 8])
+def test_the_last_tape_is_the_end_of_a_whole_tape(n):
+    """The tokens before are read into a cache. `progress` counts them."""
+    model = random_model(dtype=np.float64)
+    whole_tape = {}
+    model(IDS, tape=whole_tape)
+    read = []
+    tape = last_tape(model, IDS, n, read.append)
+    np.testing.assert_allclose(tape["final"], whole_tape["final"][:, -n:], rtol=1e-9)
+    assert sum(read) == max(0, len(IDS) - n)
+
+
 def test_the_first_of_the_next_tokens_is_the_one_that_greedy_generation_chooses(model):
     ((prediction,),) = next_tokens([model], IDS, k=1)
     assert prediction.token == next(generate(model, IDS, greedy=True))

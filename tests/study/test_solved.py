@@ -148,6 +148,11 @@ def test_the_parts_of_the_kl_of_normed_add_up(solved_paths):
     assert min(parts.values()) >= 0
 
 
+def test_the_parts_of_a_kl_are_those_of_the_scale_the_head_and_the_rank():
+    scores = {"normed": {"kl": 6.0}, "scaled": {"kl": 3.0}, "solved": {"kl": 1.0}}
+    assert solved.missing(scores) == {"scale": 3, "head": 2, "rank": 1}
+
+
 def inputs_and_shares(model, text):
     """The problem that the path "solved" solves.
 
@@ -171,6 +176,18 @@ def test_the_solved_path_has_the_kl_of_a_fit_of_its_problem(solved_paths):
     start = np.zeros((X.shape[1], Q.shape[1]))
     W = solved.fit_softmax(X, Q, start, steps=1000)
     assert solved_paths.kls["solved"] == pytest.approx(mean_kl(X, Q, W), abs=0.01)
+
+
+def test_least_squares_is_nearest_to_the_logarithms_of_the_smoothed_counts(solved_paths):
+    """To the counts of each row, ten pairs are added that are divided as the text's tokens are."""
+    text = solved_paths.text
+    seen = tokens_that_occur(text)
+    counts = text.table(text.frequent(), seen) + 10 * text.counts[seen] / text.counts.sum()
+    logs = np.log(counts)
+    X, _ = inputs_and_shares(solved_paths.model, text)
+    W = np.linalg.lstsq(X, logs - logs.mean(axis=1, keepdims=True), rcond=None)[0]
+    logits = solved_paths.paths["least_squares"](solved_paths.model, text.frequent())
+    np.testing.assert_allclose(logits[:, seen], X @ W, rtol=0, atol=1e-4)
 
 
 def test_a_token_that_is_not_in_the_text_is_impossible(solved_paths):
@@ -205,8 +222,14 @@ def test_a_damaged_layer_norm_is_an_error(model):
 
 
 def test_no_path_is_solved_for_a_corpus_that_is_too_large(model, monkeypatch):
-    monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)
-    assert solved.solved_paths(model, some_corpus()) == {}
+    """Its size is the number of products of a step: n D S."""
+    text = some_corpus()
+    products = text.frequent().size * SMALL.n_embd * text.frequent(1).size
+    monkeypatch.setattr(solved, "MAX_PRODUCTS", products - 1)
+    assert solved.solved_paths(model, text) == {}
+    monkeypatch.setattr(solved, "MAX_PRODUCTS", products)
+    monkeypatch.setattr(solved, "fit_softmax", lambda X, Q, W, progress: W)
+    assert len(solved.solved_paths(model, text)) == 3
 
 
 def test_the_counts_of_a_corpus_come_back_from_a_file(tmp_path):
@@ -250,6 +273,13 @@ def two_gradients(request) -> TwoGradients:
         of_embedding=of_copy["wte.weight"],
         of_output_matrix=of_copy["lm_head.weight"],
     )
+
+
+def test_the_lengths_of_the_rows_do_not_depend_on_the_rows_at_once(monkeypatch):
+    model = random_model(dtype=np.float64)
+    expected = gradients(model, IDS).head_lengths
+    monkeypatch.setattr("tiedgpt.study.gradients.ROWS_AT_ONCE", 17)
+    np.testing.assert_allclose(gradients(model, IDS).head_lengths, expected, rtol=1e-9)
 
 
 def test_the_two_gradients_are_those_of_an_untied_copy(two_gradients):

@@ -288,9 +288,9 @@ def mlp_numbers(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> MLP
     layers = range(model.config.n_layer)
     if not layers:
         return None
-    # As many of the most frequent tokens as have at most MAX_SCORES scores
+    # The most frequent tokens: each has a score for each token seen, MAX_SCORES scores in all.
     seen = corpus.frequent(min_count=1).size
-    tokens = corpus.by_count()[: max(1, MAX_SCORES // seen)]
+    tokens = corpus.by_count()[: MAX_SCORES // seen]
 
     def distance(logits: np.ndarray) -> float:
         nats = nats_from_bigrams(logits, tokens, corpus)
@@ -321,11 +321,12 @@ def nats_from_bigrams(  # [n, V], [n]
 ) -> float:
     """KL(text || path), the mean over tokens, after the best single factor on the logits.
 
+    Each of the tokens must have a successor, as frequent ones have.
     Without all layers, the scale of a path's logits means nothing, so it is not counted against it.
     """
     seen = corpus.frequent(min_count=1)  # [S]
     pairs = corpus.table(tokens, seen).astype(np.float64)
-    Q = pairs / np.maximum(pairs.sum(axis=1, keepdims=True), 1)  # 0 for a text's last token
+    Q = pairs / pairs.sum(axis=1, keepdims=True)
     scores = logits[:, seen].astype(np.float64)
     log_p = log_softmax(best_factor(scores, Q) * scores)
     log_q = np.log(np.where(Q > 0, Q, 1))  # where Q is 0, its term below is 0 too

@@ -195,13 +195,12 @@ def knowledge(model: GPT2, corpus: Corpus) -> Tables | None:
 
 
 def components(pair_counts: np.ndarray) -> np.ndarray:  # [n, S] -> [n, COMPONENTS]
-    """The first principal components of the square roots of the rows' shares.
+    """The first principal components of the square roots of the rows' shares. No row may be 0.
 
     The distance of two such rows is the Hellinger distance of their distributions, in which a few
     very common tokens do not decide everything.
     """
-    pairs_of_row = pair_counts.sum(axis=1, keepdims=True)  # 0 for a token that only ends the text
-    shares = pair_counts / np.maximum(pairs_of_row, 1)
+    shares = pair_counts / pair_counts.sum(axis=1, keepdims=True)
     roots = np.sqrt(shares, dtype=np.float64)  # float64: eigh needs the digits
     roots -= roots.mean(axis=0)
     # The components of all rows are the eigenvectors of this [n, n] matrix, each times the square

@@ -51,8 +51,7 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> di
         raise TiedGPTError("ln_f of the embeddings is not finite: the checkpoint is damaged")
 
     pair_counts = corpus.table(tokens, seen)  # [n, S]
-    pairs_of_row = pair_counts.sum(axis=1, keepdims=True)  # 0 for a token that nothing follows
-    Q = pair_counts / np.maximum(pairs_of_row, 1)
+    Q = pair_counts / pair_counts.sum(axis=1, keepdims=True)
 
     # The prior adds a little to every count, because a pair that never occurs has no logarithm. The
     # logs of counts and of shares differ by a constant in each row, and centred they are equal. So
