@@ -86,9 +86,27 @@ class Training(NamedTuple):
 
 TRAININGS = (
     # nanoGPT's setting for a CPU
-    Training("d 128, V 257, 12 x 64", 12, 64, 4, 4, 128, vocab_size=257, n_ctx=64),
-    Training("d 128, V 1024, 32 x 128", 32, 128, 4, 4, 128, vocab_size=1024, n_ctx=128),
-    Training("124M, 4 x 64", 4, 64),
+    Training(
+        "d 128, V 257, 12 x 64",
+        B=12,
+        T=64,
+        n_layer=4,
+        n_head=4,
+        n_embd=128,
+        vocab_size=257,
+        n_ctx=64,
+    ),
+    Training(
+        "d 128, V 1024, 32 x 128",
+        B=32,
+        T=128,
+        n_layer=4,
+        n_head=4,
+        n_embd=128,
+        vocab_size=1024,
+        n_ctx=128,
+    ),
+    Training("124M, 4 x 64", B=4, T=64),
 )
 
 
@@ -156,6 +174,7 @@ class TiedGPT(Library):
         from tiedgpt import GPT2, load_model
 
         model = load_model(self.path, head="tied")
+        # Without an end-of-text token, no text ends before it has n tokens.
         return GPT2(replace(model.config, eos_token_id=None), model.parameters)
 
     def steps(self, rows: Rows, n: int) -> Iterator[Any]:
@@ -178,7 +197,8 @@ class TiedGPT(Library):
         from tiedgpt.threads import thread_map
 
         threads = int(os.environ["OMP_NUM_THREADS"])
-        pieces = np.array_split(np.ones(READ // 4, np.float32), threads)
+        numbers = np.ones(READ // 4, np.float32)  # READ bytes
+        pieces = np.array_split(numbers, threads)
         with thread_map(threads) as map_pieces:
             list(map_pieces(np.dot, pieces, pieces))  # the first call starts the threads
             time_of_read = milliseconds(lambda: list(map_pieces(np.dot, pieces, pieces)))
@@ -197,8 +217,9 @@ class TiedGPT(Library):
                     rows[len(weight)] @ weight
             rows[self.model.config.n_embd][-1:] @ self.model.W_U
 
-        inputs = {self.model.config.n_embd, self.model.config.n_inner}
-        rows = {width: np.ones((len(ids), width), np.float32) for width in inputs}
+        # Rows of ones, of each width that a weight can multiply
+        widths = {self.model.config.n_embd, self.model.config.n_inner}
+        rows = {width: np.ones((len(ids), width), np.float32) for width in widths}
         products()  # the first call wakes the threads
         return milliseconds(products)
 
@@ -217,7 +238,7 @@ class TiedGPT(Library):
         # The held-out text is evaluated before the first step and never again, because a tenth of
         # these steps is not reached.
         settings = Settings(steps=10**9, batch=training.B, context=training.T)
-        return Trainer(GPT2.random(config), tokens, tokens[:2], settings).run()
+        return Trainer(GPT2.random(config), tokens, held_out=tokens[:2], settings=settings).run()
 
 
 class Transformers(Library):
@@ -237,6 +258,7 @@ class Transformers(Library):
         self.model.generate(ids, attention_mask=mask, do_sample=False, pad_token_id=0, **lengths)
 
     def step(self, rows: Rows, n: int) -> float:
+        # `generate` has no steps: the time of n tokens less that of one is the time of n - 1 steps.
         first = milliseconds(lambda: self.generate(rows, 1))
         return (milliseconds(lambda: self.generate(rows, n)) - first) / (n - 1)
 
@@ -245,6 +267,7 @@ class Transformers(Library):
 
         rows = torch.tensor([ids])
         with torch.inference_mode():
+            # The first call allocates memory and wakes threads.
             self.model(rows, use_cache=True, logits_to_keep=1)
             return milliseconds(lambda: self.model(rows, use_cache=True, logits_to_keep=1))
 
@@ -298,13 +321,13 @@ class LlamaCpp(Library):
         import numpy as np
         from llama_cpp import llama_get_logits_ith
 
-        if len(rows) > 1:
+        if len(rows) > 1:  # `eval` reads one text
             raise NotImplementedError
         (ids,) = rows
         self.model.reset()
         for _ in range(n):
             self.model.eval(ids)
-            pointer = llama_get_logits_ith(self.model.ctx, -1)
+            pointer = llama_get_logits_ith(self.model.ctx, -1)  # -1: of the last token
             next_logits = np.ctypeslib.as_array(pointer, shape=(self.model.n_vocab(),))
             ids = [int(next_logits.argmax())]
             yield ids
@@ -314,7 +337,7 @@ class OpenVINO(Library):
     packages = ("openvino",)
 
     def read(self) -> Any:
-        """The model of a prompt and that of the steps after it."""
+        """Two requests: one computes the logits of a prompt, the other those of steps after it."""
         import openvino
         from benchmark_graphs import Graph
 
@@ -334,7 +357,8 @@ class OpenVINO(Library):
             requests.append(core.compile_model(graph, "CPU", settings).create_infer_request())
         return requests
 
-    # The graphs are made here, from arrays. Users load them from files of OpenVINO's.
+    # The graphs are made here, from arrays, but users load them from files: what loading takes here
+    # says nothing of that.
 
     def load(self) -> float:
         raise NotImplementedError
@@ -351,11 +375,11 @@ class OpenVINO(Library):
         import numpy as np
 
         _, stepper = self.model
-        stepper.reset_state()
+        stepper.reset_state()  # the cache of keys and values
         ids = np.array(rows)
-        places = np.arange(len(rows), dtype=np.int32)
+        cache_rows = np.arange(len(rows), dtype=np.int32)  # text n goes on from row n of the cache
         for _ in range(n):
-            outputs = stepper.infer([ids, places], share_inputs=True, share_outputs=True)
+            outputs = stepper.infer([ids, cache_rows], share_inputs=True, share_outputs=True)
             ids = outputs[0].argmax(axis=1)[:, None]  # [B, 1]
             yield ids
 
@@ -372,6 +396,7 @@ LIBRARIES: dict[str, type[Library]] = {
 
 
 def prepare(name: str) -> None:
+    """Begin the process of a library."""
     sys.path.insert(0, str(ROOT))  # this checkout, even if another tiedgpt is installed
     if name == "tiedgpt":
         from tiedgpt.__main__ import tune
@@ -379,12 +404,13 @@ def prepare(name: str) -> None:
         tune()  # before NumPy is imported, as the command line does
 
 
-@cache
+@cache  # a process reads its model once
 def opened(name: str, path: str, scratch: str) -> Library:
     return LIBRARIES[name](path, scratch)
 
 
 def measure(name: str, path: str, scratch: str, method: str, *args: Any) -> float:
+    """What a method of a library measures, called by its name."""
     figure: float = getattr(opened(name, path, scratch), method)(*args)
     return figure
 
@@ -418,7 +444,7 @@ class Row:
     name: str
     function: Callable[..., float]
     args: tuple[Any, ...]
-    has_new_process: bool = False  # for each measurement
+    has_new_process: bool = False  # whether each measurement has a process of its own
     limit: tuple[Any, ...] = ()  # the arguments with which `measure` gives the time of the limit
     figures: dict[str, list[float]] = field(default_factory=dict)  # of each round, by library
 
@@ -439,11 +465,12 @@ def all_rows(path: str, scratch: str, V: int, n_ctx: int) -> list[Row]:
     rng = random.Random(0)
     ids = [rng.randrange(V) for _ in range(n_ctx)]
     start = ids[:PROMPT]
-    starts = [ids[n : n + PROMPT] for n in range(8)]
+    starts = [ids[n : n + PROMPT] for n in range(8)]  # of 8 texts
 
     def row(name: str, method: str, *args: Any, **options: Any) -> Row:
         return Row(name, measure, (path, scratch, method, *args), **options)
 
+    # What `measure` gets for a limit, after the name "tiedgpt"
     of_step = (path, scratch, "limit_of_step")
     rows = [
         row("token, ms", "step", [start], NEW, limit=of_step),
@@ -463,7 +490,7 @@ def all_rows(path: str, scratch: str, V: int, n_ctx: int) -> list[Row]:
 def run_rounds(rows: list[Row], libraries: list[str], rounds: int) -> list[str]:
     """Fill in the figures. Return notes on what failed."""
     notes = []
-    failed = set()  # (row, library)
+    failed = set()  # (row's name, library): not tried again
     processes = {name: new_process(name) for name in libraries}
     turns = [(number, row) for number in range(rounds) for row in rows]
     for number, row in tqdm(turns, unit=" rows", leave=False):
@@ -481,6 +508,7 @@ def run_rounds(rows: list[Row], libraries: list[str], rounds: int) -> list[str]:
             except Exception as error:
                 if name == "tiedgpt":
                     raise
+                # Another library's failure leaves the rest of the table.
                 failed.add((row.name, name))
                 notes.append(f"{name} failed at {row.name!r}: {type(error).__name__}: {error}")
             if row.has_new_process:
@@ -495,6 +523,12 @@ def run_rounds(rows: list[Row], libraries: list[str], rounds: int) -> list[str]:
 
 # Output
 
+# The widths of the table on a terminal, in characters
+ROW_NAME = 38
+FIGURE = 8
+SHARE = 6  # of the limit, behind tiedgpt's figure
+RATIO = 7  # " (1.23)", behind the figure of another library
+
 
 def digits(figure: float | None) -> str:
     """Three significant digits: 1,234, 12.3, 1.23."""
@@ -508,14 +542,14 @@ def digits(figure: float | None) -> str:
 
 
 def terminal_line(row: Row, libraries: list[str]) -> str:
-    line = row.name.ljust(38)
+    line = row.name.ljust(ROW_NAME)
     for name in libraries:
-        line += digits(row.figure(name)).rjust(8)
+        line += digits(row.figure(name)).rjust(FIGURE)
         ours, theirs = row.figure("tiedgpt"), row.figure(name)
         if name == "tiedgpt":
-            line += row.share_of_limit().rjust(6)
+            line += row.share_of_limit().rjust(SHARE)
             continue
-        line += f" ({ours / theirs:.2f})" if ours and theirs else " " * 7
+        line += f" ({ours / theirs:.2f})" if ours and theirs else " " * RATIO
     return line.rstrip()
 
 
@@ -596,14 +630,16 @@ def main() -> None:
         path = args.model
         if path is None:
             path = f"{scratch}/model"
-            save_model(GPT2.random(Config()), None, path)
+            save_model(GPT2.random(Config()), None, path)  # no tokenizer: texts are ids here
         config = load_model(path).config
         rows = all_rows(path, scratch, config.vocab_size, config.n_ctx)
         notes = run_rounds(rows, libraries, args.rounds)
     print(described, *notes, "", sep="\n")
-    widths = [8] + [21] + [15] * (len(libraries) - 2)  # the limit's share stands before the second
-    titles = [name.rjust(width) for name, width in zip(libraries, widths, strict=True)]
-    print(" " * 38 + "".join(titles))
+    # The titles of tiedgpt, the second library, the third and the fourth, of which some may not be
+    # installed. The share of the limit has no title: it stands before the second library.
+    widths = [FIGURE, SHARE + FIGURE + RATIO, FIGURE + RATIO, FIGURE + RATIO]
+    titles = [name.rjust(width) for name, width in zip(libraries, widths, strict=False)]
+    print(" " * ROW_NAME + "".join(titles))
     for row in rows:
         print(terminal_line(row, libraries))
     if args.markdown:

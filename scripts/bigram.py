@@ -120,7 +120,7 @@ def ln_f_gradients(dscores, W_E, weight, bias):
 
     # x is normed * weight + bias, and normed is (W_E - mean) / deviation.
     mean = W_E.mean(axis=-1, keepdims=True)
-    deviation = np.sqrt(W_E.var(axis=-1, keepdims=True) + 1e-5)
+    deviation = np.sqrt(W_E.var(axis=-1, keepdims=True) + 1e-5)  # 1e-5 as in layer_norm
     normed = (W_E - mean) / deviation
     dnormed = dx * weight
 

@@ -35,7 +35,7 @@ class Fact:
     tolerance: float  # 0 for tokens
 
     def difference(self, model: tiedgpt.GPT2) -> float:
-        """The largest one; inf if they are not as many numbers, or none."""
+        """The largest difference of a number; inf for no numbers, and for another count of them."""
         ours = np.asarray(self.compute(model))
         published = np.asarray(self.published)
         if ours.shape != published.shape or ours.size == 0:
@@ -44,7 +44,7 @@ class Fact:
 
 
 def facts(published: dict[str, Any]) -> Iterator[Fact]:
-    """Those of gpt2-124M.json. Some have the same name and the same tolerance."""
+    """The facts of gpt2-124M.json. Those of one name have one tolerance, and share a line."""
     prompts = published["last_position_logits"]
     for example in prompts["examples"]:
         ids = example["ids"]
@@ -57,22 +57,22 @@ def facts(published: dict[str, Any]) -> Iterator[Fact]:
         yield Fact("ten most likely tokens", partial(most_likely, ids), top10, 0)
     for example in published["greedy"]:
         ids = example["ids"]
-        new = example["output_ids"][len(ids) :]  # it begins with the prompt
+        new = example["output_ids"][len(ids) :]  # output_ids begin with the prompt
         yield Fact("greedy tokens", partial(greedy, ids, len(new)), new, 0)
     hidden = published["final_hidden"]
     values = hidden["values"]
     compute = partial(final_hidden, hidden["ids"], len(values))
     yield Fact("final hidden state", compute, values, hidden["tolerance"])
     for example in published["mean_loss"]:
-        source, _, _ = example["source"].partition(":")  # without the details
+        source, _, _ = example["source"].partition(":")  # details follow the colon
         ids = example["ids"]
-        B, T = example.get("batch", (1, len(ids) - 1))
+        B, T = example.get("batch", (1, len(ids) - 1))  # without "batch", the text is one row
         compute = partial(mean_loss, ids, B, T)
         yield Fact(f"loss, {source}", compute, example["loss"], example["tolerance"])
 
 
 def logits(ids: list[int], top10: list[int], model: tiedgpt.GPT2) -> list[float]:
-    """The logits after a prompt: some sums of all, the first 8, those of ten tokens."""
+    """Four numbers over all logits after a prompt, the first 8 logits, and those of ten tokens."""
     last = model(ids)[-1].astype(np.float64)
     largest = last.max()
     logsumexp = largest + np.log(np.exp(last - largest).sum())
@@ -98,7 +98,7 @@ def mean_loss(ids: list[int], B: int, T: int, model: tiedgpt.GPT2) -> float:
     """The mean loss of a text, cut into B rows of T tokens."""
     losses = []
     for start in range(0, B * T, T):
-        row = ids[start : start + T + 1]  # the last one is a target only
+        row = ids[start : start + T + 1]  # its last token is predicted and not read
         # A row fits in the context, so it is one window, and the stride does not matter.
         losses.append(token_losses(model, row, stride=1))
     return float(np.mean(losses))
@@ -113,8 +113,8 @@ def report(model: tiedgpt.GPT2, published: dict[str, Any]) -> bool:
         tolerances[fact.name] = fact.tolerance
     agree = len(worst) > 0  # without a fact, nothing was looked at
     for name, differences in worst.items():
-        largest = np.max(differences)  # nan if one of them is
-        is_right = largest <= tolerances[name]  # nan is not
+        largest = np.max(differences)  # nan if one of them is nan
+        is_right = largest <= tolerances[name]  # False for nan
         agree = agree and bool(is_right)
         verdict = "ok" if is_right else "DIFFERS"
         print(f"{verdict:<8}{name}: {largest:.2g}, at most {tolerances[name]:g}")

@@ -167,17 +167,21 @@ def check_in_model(
     """
     model = read_only_model()
     names = [each for each in activation_shapes(model.config) if kind_of(each) in kinds]
-    planted = dict.fromkeys(names, lambda at: compute(at)[None])
+    planted = dict.fromkeys(names, lambda at: compute(at)[None])  # [None] adds the axis B
     activations = compute_activations(model, IDS, given={}, planted=planted)
     if source is not None:
-        # The function computes activations between its source and its result, which are not ours.
+        # The reader's function has its own activations between its source and its result. Our model
+        # cannot stand for them, so they are not compared.
         order = list(BLOCK_SHAPES)  # the kinds, in the order of the forward pass
         hidden = order[order.index(source) + 1 : order.index(kinds[0])]
         activations = {each: x for each, x in activations.items() if kind_of(each) not in hidden}
     comparison = Comparison(model, IDS, activations)
-    differing = [row for row in comparison.rows(given={}, planted={}) if row.differs]
+    rows, _ = comparison.rows(given={}, planted={})
+    differing = [row for row in rows if row.differs]
     if not differing:
         return
+
+    # The forward pass is wrong: which known mistake gives the same activations?
     tried = [*mistakes, *mistakes_in(model.config.n_layer)]
     diagnosis = diagnose(comparison, tried, no_progress, most_trials=None)
     raise Wrong("\n".join(lines_on(name, differing[0], ndim, diagnosis.sentences)))
@@ -327,10 +331,9 @@ def check_softmax_of_large_numbers(mine: Mine) -> None:
     large = np.array([[1000.0, 999.0, -np.inf], [-1000.0, -1000.0, -1001.0]])
     too_large = np.exp(large)
     powers = np.exp(large - large.max(axis=-1, keepdims=True))
-    over_axis_0 = softmax(large.T).T
     wrong_results = {
         "does not subtract the maximum before exp": too_large / too_large.sum(-1, keepdims=True),
-        "is over axis 0, not over the last axis": over_axis_0,
+        "is over axis 0, not over the last axis": softmax(large.T).T,
         "divides by the sum over axis 0, not over the last axis": powers / powers.sum(axis=0),
     }
     result = mine.array("softmax", large.shape, large)
@@ -516,6 +519,7 @@ def check_top_p(mine: Mine) -> None:
 
 
 def check_one_top_p(mine: Mine, probabilities: Array, p: float) -> None:
+    """Check the probabilities [V] that are left by top-p with this p."""
     order = np.argsort(-probabilities)  # the tokens, the likeliest first
     rank = np.argsort(order)  # of each token, from 0 for the likeliest
     # A token is kept if the sum of the likelier ones has not reached p.
@@ -528,7 +532,7 @@ def check_one_top_p(mine: Mine, probabilities: Array, p: float) -> None:
         kept = probabilities * is_kept
         return kept / kept.sum()
 
-    right = divided(rank < count)
+    right = divided(rank < count)  # the `count` likeliest tokens are kept
     wrong_results = {
         "does not divide by the sum": probabilities * (rank < count),
         "keeps all tokens": probabilities,
@@ -561,8 +565,8 @@ def check_layer_norm_backward(mine: Mine) -> None:
     dbias = as_array("layer_norm_backward[2]", result[2], (D,))
 
     grad = {"weight": np.empty(D), "bias": np.empty(D)}  # layer_norm_backward fills it
-    right = layer_norm_backward(dout, x, weight, eps, grad)
-    check_numbers("dx", dx, right, wrong_dx(dout, x, weight, eps))
+    right_dx = layer_norm_backward(dout, x, weight, eps, grad)
+    check_numbers("dx", dx, right_dx, wrong_dx(dout, x, weight, eps))
 
     s = np.sqrt(x.var(axis=-1, keepdims=True) + eps)
     n = (x - x.mean(axis=-1, keepdims=True)) / s  # the normalised x

@@ -56,7 +56,7 @@ def read_header(path):  # -> {name: (dtype, shape, where its bytes begin, how ma
     places = {}
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > 100_000_000:
+        if length > 100_000_000:  # the format's limit: another file begins with other bytes
             raise ValueError(f"{path} is not a safetensors file")
         header = json.loads(file.read(length))
     if type(header) is not dict:
@@ -83,7 +83,7 @@ def open_arrays(folder):  # -> {name: array}; the numbers stay on the disk until
     paths = [folder / "model.safetensors"]
     index = folder / "model.safetensors.index.json"
     if not paths[0].exists() and index.exists():
-        match read_json(index):
+        match read_json(index):  # {"weight_map": {name: the part with this array}}
             case {"weight_map": {**parts}} if all(type(part) is str for part in parts.values()):
                 paths = [folder / part for part in sorted(set(parts.values()))]
             case _:
@@ -91,7 +91,7 @@ def open_arrays(folder):  # -> {name: array}; the numbers stay on the disk until
     arrays = {}
     for path in paths:
         for full_name, (dtype, shape, begin, size) in read_header(path).items():
-            name = full_name.removeprefix("transformer.")
+            name = full_name.removeprefix("transformer.")  # which some files have
             if name not in EMBEDDINGS + HEADS + NORMS + BIASES:
                 continue
             if dtype not in STORED_AS:
@@ -166,6 +166,7 @@ def read_tie(config, W_E, W_U):  # -> what flag, file and matrices say, and the 
         is_tied_by_default = config["model_type"] in TIED_BY_DEFAULT
         if says_tied is False or (says_tied is None and not is_tied_by_default):
             raise ValueError("config.json says untied, but the file has no output matrix")
+        # The same array: W_U is transposed here.
         return {"flag": flag, "file": "one matrix", "matrices": "W_U is W_E^T"}, W_E
     if W_U.ndim != 2 or W_U.shape[1] != W_E.shape[1]:
         raise ValueError(f"W_E {W_E.shape} and W_U^T {W_U.shape} do not fit together")
@@ -381,7 +382,7 @@ def cross_entropies(weights, scores, log_counts, by_text):
         x = scores[rows].astype(np.float64)
         logits = weights[0] * x + weights[1] * log_counts
         highest = logits.max(axis=1, keepdims=True)
-        p = np.exp(logits - highest)
+        p = np.exp(logits - highest)  # at most 1, so nothing overflows
         sums = p.sum(axis=1, keepdims=True)
         p /= sums
         nats[rows] = (highest + np.log(sums))[:, 0] - by_text[rows] @ weights
@@ -403,18 +404,19 @@ def newton_step(gradient, curvature):  # [2], [2, 2] -> [2]
 
 def fit(scores, log_counts, by_text):  # -> the weights a and b with the fewest nats
     """Newton's method. The nats are convex in a and b, so they have one minimum; a may be < 0."""
-    weights = np.array([0.0, 1.0])
+    weights = np.array([0.0, 1.0])  # begin with the token counts alone
     nats, gradient, curvature = cross_entropies(weights, scores, log_counts, by_text)
     step = newton_step(gradient, curvature)
     for _ in range(100):
         if -gradient @ step < 1e-10:  # what is still to be gained, in nats
             break
-        new = cross_entropies(weights + step, scores, log_counts, by_text)
-        if new[0].mean() > nats.mean():
+        there = cross_entropies(weights + step, scores, log_counts, by_text)
+        nats_there, _, _ = there
+        if nats_there.mean() > nats.mean():
             step = step / 2  # it went too far
             continue
         weights = weights + step
-        nats, gradient, curvature = new
+        nats, gradient, curvature = there
         step = newton_step(gradient, curvature)
     return weights
 
@@ -505,9 +507,10 @@ def measure(column, text, rows, text_of):
     ):
         # Fewer than ten tokens may follow an input. Then as many of the likeliest are compared.
         overlaps.append(np.isin(likeliest[: len(ten)], ten).mean())
-        name = text_of(token).strip().casefold()
+        word = text_of(token).strip().casefold()
         for other in likeliest[likeliest != token]:
-            spellings.append(text_of(other).strip().casefold() == name)
+            is_spelling = text_of(other).strip().casefold() == word  # " The" for " the"
+            spellings.append(is_spelling)
             absent.append(int(other) not in in_text)
 
     log_counts = np.log(text["counts"])
@@ -535,6 +538,7 @@ def study(model, text, text_of):  # -> {column: its numbers}, the head's ten lik
         "head": measure(head, text, text["rows"], text_of),
         "another": measure(other_rows(head), text, text["rows"], text_of),
         "counts": measure(counts_column(text), text, text["rows"], text_of),
+        # The table has the bigrams of the even blocks, so it is measured on the odd ones.
         "table": measure(table_column(text), text, text["odd"], text_of),
     }
     return numbers, head["likeliest"]
@@ -569,7 +573,10 @@ def print_numbers(numbers):
 
 
 def print_row(label, field, numbers, form):
-    cells = ["-" if math.isnan(of[field]) else form.format(of[field]) for of in numbers.values()]
+    cells = []
+    for column in numbers.values():
+        number = column[field]
+        cells.append("-" if math.isnan(number) else form.format(number))
     print(f"{label:<40}" + "".join(f"{cell:>10}" for cell in cells))
 
 
@@ -591,7 +598,7 @@ def print_examples(text, likeliest, text_of):
             line = f"  {label}"
             for token in tokens:
                 shown = json.dumps(text_of(token), ensure_ascii=False)
-                if len(line) + 2 + len(shown) <= 80:
+                if len(line) + 2 + len(shown) <= 80:  # the columns of a terminal
                     line += f"  {shown}"
             print(line)
 
@@ -612,7 +619,7 @@ def main():
         model = open_model(args.folder)
         written = args.text.read_text(encoding="utf-8")
         ids, decode = read_tokens(args.folder, model["config"]["model_type"], written)
-        text_of = cache(decode)
+        text_of = cache(decode)  # the same tokens are shown again and again
         text = count_text(ids, args.inputs)
         print(
             "Tied? The flag: {flag}. The file: {file}. So {matrices}.".format(**model["tie"])

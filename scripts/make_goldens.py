@@ -76,8 +76,7 @@ def randomise(model: Any, seed: int) -> None:
                 # With this scale, a matrix gives numbers as large as those that it gets.
                 values *= width**-0.5
             else:
-                # Numbers that are neither 0 nor large
-                values *= 0.3
+                values *= 0.3  # numbers that are neither 0 nor large
             is_weight_of_layer_norm = "ln_" in name and name.endswith("weight")
             if is_weight_of_layer_norm:
                 values += 1
@@ -151,7 +150,7 @@ def expect(directory: Path, ids: Any) -> dict[str, Any] | None:
             use_cache=False,
         )
         logits = model(text).logits
-    greedy = text[:, LENGTH:]
+    greedy = text[:, LENGTH:]  # without the prompt
 
     # Each new token was chosen by the logits of the position before it.
     best_two = logits[:, LENGTH - 1 : -1].topk(2).values
@@ -179,8 +178,8 @@ def expect(directory: Path, ids: Any) -> dict[str, Any] | None:
 def write_case(name: str, directory: Path) -> None:
     """Write one case, with the first seed whose continuations `expect` accepts.
 
-    It refuses those in which two tokens are nearly equally likely, because rounding could choose
-    the other one.
+    `expect` refuses a continuation in which two tokens are nearly equally likely, because rounding
+    could choose the other one.
     """
     import numpy as np
     import torch

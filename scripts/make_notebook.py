@@ -32,7 +32,7 @@ if importlib.util.find_spec("tiedgpt") is None:
 
 
 def without_shown_output(code: str) -> str:
-    """The code without its last lines that begin with #."""
+    """The code of a block without its last lines that begin with #, which show what it prints."""
     lines = code.split("\n")
     while lines and lines[-1].startswith("#"):
         lines.pop()
@@ -42,7 +42,7 @@ def without_shown_output(code: str) -> str:
 def notebook_of(markdown: str) -> Any:
     """The notebook of a page, run in scripts/, where its links and imports lead."""
     notebook = jupytext.reads(markdown, fmt="md")
-    notebook.cells.insert(1, nbformat.v4.new_code_cell(INSTALL))
+    notebook.cells.insert(1, nbformat.v4.new_code_cell(INSTALL))  # below the title
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # a random one would change with each run
         cell.metadata = {}

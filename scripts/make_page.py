@@ -94,6 +94,7 @@ def take_picture(path: Path) -> None:
     with sync_playwright() as playwright:
         # With its sandbox, Chromium does not start as root.
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        # 1.25 times these sizes: a picture of 1200 x 630 pixels
         page = browser.new_page(
             viewport={"width": 960, "height": 504}, device_scale_factor=1.25, color_scheme="light"
         )

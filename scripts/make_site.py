@@ -67,6 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder)
         write_source(source)
+        # -W --keep-going: a warning is an error, and all are shown.
         command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
         subprocess.run([*command, str(source), str(args.directory)], check=True)
     faults = list(broken_links(args.directory))
@@ -82,7 +83,8 @@ def write_source(source: Path) -> None:
     (source / "static").mkdir()
     page, picture = ARTICLE
     article = (ROOT / page).read_text(encoding="utf-8")
-    for file, name in PAGES.items():  # a source of the article that is a page here gets a link
+    # The article names files as its sources. The name of one that is a page here becomes a link.
+    for file, name in PAGES.items():
         link = f'<a href="{name.removesuffix(".md")}.html"><code>{file}</code></a>'
         article = article.replace(f"<code>{file}</code>", link)
     (source / "static" / Path(page).name).write_text(article, encoding="utf-8")
@@ -99,7 +101,7 @@ def page_of(file: str, source: Path) -> str:
     """The text of a page, with links that hold in the site. Its pictures are copied."""
 
     def new_link(match: re.Match[str]) -> str:
-        # The text of a link may be a picture, which has a link of its own.
+        # The label may be a picture, which is a link too: to its file.
         label = LINK.sub(new_link, match["label"])
         return link_in_site(label, match["target"], (ROOT / file).parent, source)
 

@@ -54,7 +54,8 @@ STEP = {"lr": 0.001, "beta1": 0.9, "beta2": 0.99, "eps": 0.001, "weight_decay": 
 def scales_of(config: Config) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
     """The name, the shape, the mean and the standard deviation of each parameter.
 
-    In them every parameter matters. ln_f is so small that no probability is nearly 1.
+    With these, every parameter changes the logits. ln_f is so small that no probability is nearly
+    1.
     """
     for name, shape in parameter_shapes(config).items():
         mean, deviation = scale_of(name, config)
@@ -64,6 +65,7 @@ def scales_of(config: Config) -> Iterator[tuple[str, tuple[int, ...], float, flo
 
 def after_step(parameter: np.ndarray, gradient: np.ndarray, settings: dict[str, float]) -> Any:
     """The parameter after the first step of AdamW, without clipping."""
+    # adamw_results yields the right result first, and then those of known mistakes.
     _, right = next(adamw_results(parameter, gradient, settings))
     return right
 
@@ -133,6 +135,7 @@ def write_v1_model(directory: Path, config: Config) -> None:
         "greedy": greedy,
     }
 
+    # The names in a checkpoint of transformers. lm_head.weight, which SMALL lacks, has no prefix.
     names = {name: f"transformer.{name}" for name in parameter_shapes(SMALL)}
     parameters = {names.get(name, name): array for name, array in model.parameters.items()}
     save(parameters, directory / "model.safetensors")
@@ -160,7 +163,7 @@ def write_v1(directory: Path) -> None:
 TIED = replace(SMALL, n_ctx=53)
 UNTIED = replace(TIED.with_head("untied"), layer_norm_epsilon=1e-4)
 SEED_V2 = 11
-BITS = 13  # so many bits a number has beside its sign: bfloat16 has 8, float16 11
+BITS = 13  # the bits of a number beside its sign, more than bfloat16's 8 and float16's 11
 TOKENS = 40
 # For the greedy texts. Of some hundred random prompts of 6 tokens, these are the ones after which
 # the most known mistakes write other tokens, with margins that float32's rounding cannot close.
@@ -225,8 +228,9 @@ def exact_parameters(config: Config) -> tuple[Parameters, dict[str, Any]]:
             deviation *= 2
         if name.endswith("mlp.c_proj.weight"):  # so that both gelus write different texts
             deviation *= 3
+        # The numbers are evenly distributed from -width to width, which is then below 2**BITS.
         divisor = 2 ** (BITS - int(np.ceil(np.log2(2 * deviation))))
-        width = int(deviation * np.sqrt(3) * divisor)  # of the even distribution
+        width = int(deviation * np.sqrt(3) * divisor)
         numbers = rng.integers(-width, width + 1, shape) + round(mean * divisor)
         # An odd number of 13 bits is no bfloat16 and no float16.
         numbers |= 1
@@ -243,7 +247,7 @@ def models_of(parameters: Parameters) -> dict[str, tuple[GPT2, dict[str, str]]]:
     """Each model, and for each of its parameters the name under which its weights are stored."""
     stored = {name: name for name in parameter_shapes(TIED)}
     of_untied = {**stored, "lm_head.weight": "lm_head.weight"}
-    of_copy = {**stored, "lm_head.weight": "wte.weight"}
+    of_copy = {**stored, "lm_head.weight": "wte.weight"}  # W_U^T is a copy of wte
     models = {}
     for name, config, places in (
         ("tied", TIED, stored),
@@ -257,6 +261,7 @@ def models_of(parameters: Parameters) -> dict[str, tuple[GPT2, dict[str, str]]]:
 
 
 def split_merges() -> list[tuple[str, str]]:
+    """The pairs of neighbouring bytes in JOINS, each once."""
     alphabet = byte_alphabet()
     merges = []
     for text in JOINS:
@@ -284,6 +289,7 @@ class Cases:
         self.others: dict[str, Any] = {}  # texts, which safetensors cannot hold
 
     def add(self, name: str, kind: str, expected: Any, note: str = "", **given: Any) -> None:
+        """Add a case: a text or numbers are expected for what is given."""
         case: dict[str, Any] = {"name": name, "kind": kind, "given": given}
         if note:
             case["note"] = note
@@ -296,6 +302,7 @@ class Cases:
 
 def margin_of(model: GPT2, prompt: list[int], tokens: list[int]) -> float:
     """The smallest distance of the best logit from the second one, where a token is chosen."""
+    # The first token is chosen after the prompt, the last one after the token before it.
     logits = model([*prompt, *tokens[:-1]])[len(prompt) - 1 :]
     best_two = np.sort(logits, axis=-1)[:, -2:]
     return float((best_two[:, 1] - best_two[:, 0]).min())
@@ -308,6 +315,7 @@ def add_forward(cases: Cases, models: dict[str, GPT2]) -> None:
         logits = models[name](ids)
         cases.add(f"logits/{name}", "logits", logits, model=name, ids=ids.tolist())
     text = rng.integers(TIED.vocab_size, size=9).tolist()
+    # The text after a prompt of 5, one token in each step.
     cases.add(
         "steps/tied",
         "steps",
@@ -372,7 +380,7 @@ def add_training(cases: Cases, models: dict[str, GPT2]) -> None:
     for parameter in ("wte.weight", "h.0.ln_1.weight"):
         gradient = gradient_of(models["tied"], parameter, ids, targets)
         stored = f"gradient/tied/{parameter}"
-        cases.arrays[stored] = gradient
+        cases.arrays[stored] = gradient  # a port reads the gradient there: the case has its name
         cases.add(
             f"adamw/tied/{parameter}",
             "adamw",
@@ -418,6 +426,7 @@ def write_v2(directory: Path) -> None:
     add_tokenizer(cases, tokenizers)
     add_training(cases, exact)
 
+    # Weights and expected answers, each as safetensors and as JSON
     save(parameters, directory / "weights.safetensors")
     write_json_lines(document, directory / "weights.json")
     save(cases.arrays, directory / "expected.safetensors")
@@ -425,6 +434,8 @@ def write_v2(directory: Path) -> None:
     write_json_lines({**lists, **cases.others}, directory / "expected.json")
     for name, tokenizer in tokenizers.items():
         write_vocabulary(directory / name, tokenizer)
+
+    # The manifest, with the hashes of all other files
     sums = {}
     for path in sorted(directory.rglob("*.*")):
         name = path.relative_to(directory).as_posix()

@@ -131,7 +131,7 @@ def published_files(root: Path) -> dict[Path, str]:
     contents: dict[Path, str] = {}
     for place in PLACES:
         path = root / place.file
-        before = contents.get(path) or path.read_bytes().decode()
+        before = contents.get(path) or path.read_bytes().decode()  # a file may have several places
         found = list(re.finditer(place.pattern, before, re.MULTILINE))
         if len(found) != 1:
             times = len(found)

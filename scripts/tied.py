@@ -254,6 +254,7 @@ def check_arrays(arrays, config):
         shapes[f"{block}.mlp.c_proj.weight"] = (F, D)
         shapes[f"{block}.mlp.c_proj.bias"] = (D,)
     shapes_in_file = {name: array.shape for name, array in arrays.items()}
+    # A name that only one of them has, or that has another shape in each
     different = sorted(set(shapes.items()) ^ set(shapes_in_file.items()))
     if different:
         name, _ = different[0]

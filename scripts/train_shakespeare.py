@@ -12,7 +12,8 @@ import signal
 from tiedgpt.__main__ import on_ctrl_c
 
 if __name__ == "__main__":
-    on_ctrl_c(signal.SIG_DFL)  # while the rest is imported, there is nothing to clean up
+    # Ctrl-C ends the process at once: while the rest is imported, there is nothing to clean up.
+    on_ctrl_c(signal.SIG_DFL)
 
 import argparse
 import sys
@@ -77,7 +78,7 @@ def train_one(
     trainer = Trainer(tiedgpt.GPT2.random(config, SETTINGS.seed), tokens, held_out, SETTINGS)
     with tqdm(total=SETTINGS.steps, desc=head) as bar:
         for record in trainer.run():
-            bar.update(record["step"] - bar.n)  # bar.n is the step of the record before
+            bar.update(record["step"] - bar.n)  # bar.n: the step of the record before this one
             if "val_loss" in record:
                 loss = f"{record['val_loss']:.4f} nats per held-out token"
                 bar.write(f"{head} step {record['step']}: {loss}")
@@ -93,7 +94,7 @@ def main() -> int:
     parser.add_argument("corpus", help="a text in UTF-8")
     parser.add_argument("weights", type=Path, help="the directory to write to")
     try:
-        on_ctrl_c(signal.default_int_handler)  # until here, Ctrl-C ends the process
+        on_ctrl_c(signal.default_int_handler)  # from here on, Ctrl-C raises KeyboardInterrupt
         args = parser.parse_args()
         train(args.corpus, args.weights)
     except KeyboardInterrupt:

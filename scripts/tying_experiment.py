@@ -209,12 +209,13 @@ def do_one(name: str, text: Path, seed: int) -> None:
 
     row_name, _, head = name.partition(":")
     start = process_time()
-    if any(arm.cell == row_name for arm in registered.ARMS):
+    is_registered = any(arm.cell == row_name for arm in registered.ARMS)
+    if is_registered:
         results = read_lines(REGISTERED)
         run = registered_run(row_name, head, seed, results)
         check_registered_text(text)
         result = registered.do_run(run, text)
-        published = results.get(key_of(run.as_json, registered.TEXT), {})
+        published = results.get(key_of(run.as_json, registered.TEXT), {})  # {} for another seed
     else:
         from tying.trainer import do_run
 
@@ -240,10 +241,10 @@ def run_of(row_name: str, head: str, seed: int, results: Results) -> Run:
     if head not in row.heads:
         heads = " or ".join(f"{row_name}:{head}" for head in row.heads)
         raise ExperimentError(f"{row_name}:{head}: expected {heads}")
-    found = pilot(row, head, results)
-    if found is None or not found.is_finished:
+    pilots = pilot(row, head, results)
+    if pilots is None or not pilots.is_finished:
         raise ExperimentError(f"{row_name}:{head}: its rate is not known yet")
-    return found.final(seed)
+    return pilots.final(seed)
 
 
 def registered_run(cell: str, arm_name: str, seed: int, results: Results) -> Run:
@@ -274,11 +275,11 @@ def print_plan(results: Results) -> None:
     """The names of all rows and heads, and how many of their runs are missing."""
     for row in ROWS:
         for head in row.heads:
-            found = pilot(row, head, results)
-            if found is None:
+            pilots = pilot(row, head, results)
+            if pilots is None:
                 print(f"{row.name}:{head:8} its start is not known yet")
                 continue
-            missing = sum(key_of(run.as_json) not in results for run in found.runs())
+            missing = sum(key_of(run.as_json) not in results for run in pilots.runs())
             print(f"{row.name}:{head:8} {missing} runs missing")
 
 
@@ -379,7 +380,8 @@ def main() -> int:
         print(f"tying_experiment.py: error: {needs}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # as of `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush
+        # At its end, Python flushes stdout once more. That must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as a shell reports SIGPIPE
     except OSError as error:
         print(f"tying_experiment.py: error: {error.filename}: {error.strerror}", file=sys.stderr)

@@ -5,6 +5,7 @@ users call. A process that is killed is a fork of this one: it counts its change
 killed before one of them.
 """
 
+import errno
 import os
 import random
 import shutil
@@ -172,6 +173,14 @@ def test_a_target_that_is_refused_before_any_work(tmp_path, monkeypatch, place):
     assert names(tmp_path) == before
 
 
+def test_a_target_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    refuses("cannot write to .*: Permission denied", check_new, tmp_path)
+
+
 def test_save_model_and_the_commands_refuse_a_directory_that_is_not_empty(run, tmp_path):
     (tmp_path / "mine").write_text("")
     refuses("not empty", tiedgpt.save_model, MODEL, None, tmp_path)
@@ -190,20 +199,20 @@ def test_save_model_and_the_commands_refuse_a_directory_that_is_not_empty(run, t
 def write_and_raise(folder: Path, error: type[BaseException]) -> None:
     with new_directory(folder / "new") as directory:
         (directory / "a").write_text("a")
-        raise error
+        raise error("the reason")
 
 
 def replace_and_raise(folder: Path, error: type[BaseException]) -> None:
     with replaced_file(folder / "file") as file:
         file.write(b"after")
-        raise error
+        raise error("the reason")
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("function", [write_and_raise, replace_and_raise])
 def test_an_error_leaves_nothing(tmp_path, function, error):
     (tmp_path / "file").write_text("before")
-    with pytest.raises(CheckpointError if error is OSError else error):
+    with pytest.raises(CheckpointError if error is OSError else error, match="the reason"):
         function(tmp_path, error)
     assert names(tmp_path) == ["file"]
     assert (tmp_path / "file").read_text() == "before"
@@ -334,21 +343,22 @@ def assert_writes_again(function: Callable[[], None], target: Path, head: str) -
 
 
 @needs_fork
-def test_a_killed_process_leaves_a_whole_checkpoint_or_none(writer):
-    """It is killed before each of its changes in turn, until there are no more."""
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_killed_process_leaves_a_whole_checkpoint_or_none(writer, step):
+    """It is killed before each of its changes in turn, or each fourth, until there are no more."""
     function, target, head = writer
     code = -signal.SIGKILL
     moment = 0
     n_absent = 0
     while code == -signal.SIGKILL:
-        moment += 1
+        moment += step
         code, message = in_fork(function, killed_before(moment))
         assert_complete_or_absent(target, head)
         n_absent += not target.exists()
         assert_writes_again(function, target, head)
         shutil.rmtree(target)
     assert code == 0, message
-    assert n_absent >= 8  # a directory, four files, and what is read before
+    assert n_absent >= 8 // step  # a directory, four files, and what is read before
 
 
 def kill_after(seconds: float) -> None:
@@ -374,11 +384,12 @@ def test_a_process_that_is_killed_at_any_time_leaves_a_whole_checkpoint_or_none(
 
 
 @pytest.mark.parametrize("as_given", [str, Path])
-def test_what_a_killed_process_left_is_removed_whatever_names_the_target(tmp_path, as_given):
-    (tmp_path / ".out.01234567.new").mkdir()
-    (tmp_path / ".file.01234567.new").touch()
-    remove_unfinished(as_given(tmp_path / "out"))
-    remove_unfinished(as_given(tmp_path / "file"))
+@pytest.mark.parametrize("name", ["out", "two\nlines"])
+def test_what_a_killed_process_left_is_removed_whatever_names_the_target(tmp_path, as_given, name):
+    (tmp_path / f".{name}.01234567.new").mkdir()
+    (tmp_path / f".{name} file.01234567.new").touch()
+    remove_unfinished(as_given(tmp_path / name))
+    remove_unfinished(as_given(tmp_path / f"{name} file"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -423,13 +434,13 @@ def test_a_parent_that_may_not_be_written_to(writer):
 def test_a_file_is_on_disk_before_it_replaces_another(tmp_path, monkeypatch):
     done = []
     replace_file = os.replace
-    monkeypatch.setattr(os, "fsync", lambda _: done.append("fsync"))
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(os.fstat(file).st_size))
     monkeypatch.setattr(
         os, "replace", lambda *paths: (done.append("replace"), replace_file(*paths))
     )
     with replaced_file(tmp_path / "state") as file:
         file.write(b"new")
-    assert done[:2] == ["fsync", "replace"]
+    assert done[:2] == [len(b"new"), "replace"]
 
 
 def test_all_of_a_new_directory_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -478,6 +489,24 @@ def test_what_killed_processes_left_of_all_files_is_removed(tmp_path):
     (tmp_path / ".folder.0123abcd.new").mkdir()  # another process writes a directory
     remove_unfinished_files(tmp_path)
     assert names(tmp_path) == [".folder.0123abcd.new", *kept]
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        # What systems answer if the target is not empty
+        (errno.EEXIST, "exists and is not empty; name a new directory"),
+        (errno.ENOTEMPTY, "exists and is not empty; name a new directory"),
+        (errno.EIO, "cannot write to .*new: the reason"),
+    ],
+)
+def test_a_rename_that_the_system_refuses(tmp_path, monkeypatch, number, message):
+    def refuse(source, target):
+        raise OSError(number, "the reason")
+
+    monkeypatch.setattr(os, "rename", refuse)
+    refuses(message, write, tmp_path / "new")
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -17,20 +17,24 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
-from dataclasses import asdict
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.checks import peak_memory, wait_until
 from support.commands import assert_one_error_line, command
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer, documents, threads
+from tiedgpt.cli.output import ProgressBar
 from tiedgpt.documents import Block, Input
-from tiedgpt.errors import ArgumentError, TiedGPTError
+from tiedgpt.errors import ArgumentError, TiedGPTError, TiedGPTWarning
 from tiedgpt.evaluation import score
 from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import spelled_ids
@@ -121,12 +125,19 @@ def parts_of(out: str = "out") -> dict[str, bytes]:
 # Rows
 
 
-def test_a_row_is_the_score_of_its_text_alone(run_documents, checkpoint):
-    """The texts have all lengths around the context of 64 and the stride of 10."""
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        pytest.param([2, 9, 10, 11, 12, 63, 64, 65, 66, 74, 75, 139], id="some-lengths"),
+        pytest.param([*range(2, 140), 1000], id="all-lengths", marks=pytest.mark.slow),
+    ],
+)
+def test_a_row_is_the_score_of_its_text_alone(run_documents, checkpoint, lengths):
+    """The texts have lengths around the context of 64 and the stride of 10."""
     threads.single_thread()
     model = tiedgpt.load_model(checkpoint)
     rng = random.Random(1)
-    texts = ["".join(rng.choices("abc de é", k=n)) for n in [*range(2, 140), 1000]]
+    texts = ["".join(rng.choices("abc de é", k=n)) for n in lengths]
     write_records(Path("texts.jsonl"), [{"id": n, "text": text} for n, text in enumerate(texts)])
     code, out, err = run_documents("--stride", "10", inputs=["texts.jsonl"])
     assert (code, out) == (0, "")
@@ -208,6 +219,8 @@ def test_a_bad_line_is_a_row_with_its_error(run_documents, monkeypatch):
         (b'{"text": "abc", "id": 7}', {"id": 7}),
         (b'{"text": "abc", "id": "\\"error\\": "}', {"id": '"error": '}),
         (b' {"id": "\\u00e9\\ud800", "text" : "abc"} \r', {"id": "é\ud800"}),
+        (b'{"text": "abc", "id": 0}', {"id": 0}),
+        (b'{"text": "abc", "id": ""}', {"id": ""}),
         (b'{"text": "abc", "score": NaN}', {"file": "some.jsonl", "offset": 0}),
         (b'{"text": "abc", "id": null}', {"file": "some.jsonl", "offset": 0}),
         (b'{"text": "abc", "id": 1.5}', {"file": "some.jsonl", "offset": 0}),
@@ -271,12 +284,13 @@ def input_of(path: Path) -> Input:
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_blocks_hold_every_byte_once_and_whole_lines(tmp_path, monkeypatch, end, pack):
+@pytest.mark.parametrize("files", [4, pytest.param(30, marks=pytest.mark.slow)])
+def test_blocks_hold_every_byte_once_and_whole_lines(tmp_path, monkeypatch, end, pack, files):
     """`end` is the end of the last line. A line of more than 50 bytes is cut."""
     monkeypatch.setattr(documents, "MAX_LINE", 50)
     rng = random.Random(0)
     path = tmp_path / "in"
-    for size in (1, 5, 16, 50) * 30:
+    for size in (1, 5, 16, 50) * files:
         monkeypatch.setattr(documents, "BLOCK_SIZE", size)
         count = rng.randrange(1, 12)
         sizes = rng.choices([0, 1, 7, 49, 60], k=count)  # 49, and a line end, are 50 bytes
@@ -327,9 +341,12 @@ def test_one_long_line_takes_little_memory(tmp_path, monkeypatch):
     with path.open("wb") as file:
         file.truncate(30_000_000)  # zeros
     source = input_of(path)
-    # The lowest of several, because what Dask's threads do after an earlier test is counted too.
-    peaks = [peak_memory(lambda: list(documents.read_blocks([source]))) for _ in range(5)]
-    assert min(peaks) < 1_000_000
+
+    def takes_little():
+        return peak_memory(lambda: list(documents.read_blocks([source]))) < 1_000_000
+
+    # One of several tries, because what Dask's threads do after an earlier test is counted too.
+    assert any(takes_little() for _ in range(5))
 
 
 # The same command again
@@ -355,8 +372,16 @@ def parts_before_two_were_removed(run_documents, done) -> dict[str, bytes]:
     return parts
 
 
+@pytest.fixture
+def progress(monkeypatch) -> list[tuple[int, int]]:
+    """(the total, what is added) of each call of a progress bar, in a list that grows."""
+    calls = []
+    monkeypatch.setattr(ProgressBar, "add", lambda bar, n: calls.append((bar.total, n)))
+    return calls
+
+
 def test_a_missing_part_is_made_again_and_the_others_are_kept(
-    run_documents, parts_before_two_were_removed
+    run_documents, parts_before_two_were_removed, progress
 ):
     left = {path: path.stat().st_mtime_ns for path in Path("out").glob("part-*.jsonl")}
     assert len(left) >= 4
@@ -365,6 +390,9 @@ def test_a_missing_part_is_made_again_and_the_others_are_kept(
     code, _, err = run_documents()
     assert code == 0
     assert "75 rows in out, 0 with an error" in err
+    input_bytes = os.path.getsize("in.jsonl") + os.path.getsize("more.jsonl")
+    assert {total for total, _ in progress} == {input_bytes}
+    assert sum(added for _, added in progress) == input_bytes, "the parts that were there, too"
     assert parts_of() == parts_before_two_were_removed
     assert {path: path.stat().st_mtime_ns for path in left} == left
     assert not unfinished.exists()
@@ -526,12 +554,13 @@ def test_an_input_that_changes_is_refused(run_documents, monkeypatch):
 
 
 def test_an_input_that_is_emptied_is_refused(run_documents, monkeypatch):
-    """It is emptied after its hash was taken."""
+    """It is emptied after its hash was taken, and keeps its time."""
     read_input = documents.read_input
 
     def read_and_empty(file):
         source = read_input(file)
         os.truncate(file, 0)
+        os.utime(file, ns=(source.modified, source.modified))
         return source
 
     monkeypatch.setattr(documents, "read_input", read_and_empty)
@@ -551,6 +580,122 @@ def test_of_two_runs_that_begin_at_once_one_is_refused(place, monkeypatch):
     monkeypatch.setattr(documents, "write_first", write_second)
     with pytest.raises(ArgumentError, match="was begun with another stride: 7, not 8"):
         documents.begin(Path("out"), {"stride": 8})
+
+
+def test_settings_that_another_process_has_not_finished_are_no_obstacle(place):
+    Path("out").mkdir()
+    Path("out/.settings.json.0123abcd.new").touch()
+    documents.begin(Path("out"), {"stride": 8})
+    assert os.listdir("out") == ["settings.json"]
+
+
+def test_the_folders_above_the_output_are_made(place):
+    documents.begin(Path("not/there/yet"), {"stride": 8})
+    assert os.listdir("not/there/yet") == ["settings.json"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (distributed.comm.CommClosedError(), "the connection to the Dask scheduler is lost"),
+        (distributed.client.ClosedClientError(), "the connection to the Dask scheduler is lost"),
+        (distributed.CancelledError(), "the connection to the Dask scheduler is lost"),
+        (AttributeError("x"), f"a worker cannot run tiedgpt {tiedgpt.__version__}: x"),
+        (ImportError("x"), f"a worker cannot run tiedgpt {tiedgpt.__version__}: x"),
+    ],
+)
+def test_an_error_of_dask_is_one_line(run_documents, monkeypatch, error, message):
+    """Workers find the model and the output by their whole paths. No unfinished part is left."""
+
+    def fail(client, task, blocks, progress):
+        out, path, _settings = task.args
+        assert (out, path) == (Path("out").absolute(), Path("model").absolute())
+        (out / ".part-00000.jsonl.0123abcd.new").touch()
+        raise error
+
+    monkeypatch.setattr(documents, "new_client", lambda scheduler: nullcontext())
+    monkeypatch.setattr(documents, "do_blocks", fail)
+    code, _, err = run_documents()
+    assert code == 2
+    assert err.splitlines()[-1] == f"tiedgpt: error: {message}"
+    assert os.listdir("out") == ["settings.json"]
+
+
+class Future:
+    def result(self):
+        pass
+
+
+@pytest.mark.parametrize("thread_count", [0, 1, 3])
+def test_each_thread_has_a_block_and_no_more(monkeypatch, thread_count):
+    """Without a thread, one block waits for the first. A result of an earlier run is not taken."""
+    waited_for = []
+    done = []
+
+    def wait(futures, seconds, until):
+        assert (seconds, until) == (documents.NO_WORKER, "FIRST_COMPLETED")
+        waited_for.append(len(futures))
+        return SimpleNamespace(done=futures[:1])
+
+    def submit(task, block, pure):
+        assert not pure
+        return Future()
+
+    monkeypatch.setattr(distributed, "wait", wait)
+    client = SimpleNamespace(nthreads=lambda: {"worker": thread_count}, submit=submit)
+    blocks = [Block(number, "file", 0, b"", file_bytes=10 + number) for number in range(5)]
+    documents.do_blocks(client, print, iter(blocks), done.append)
+    at_once = max(1, thread_count)
+    assert waited_for == [min(at_once, 5 - number) for number in range(5)]
+    assert done == [10, 11, 12, 13, 14]
+
+
+def test_no_worker_for_a_minute_is_an_error(monkeypatch):
+    """A block may take longer than that."""
+    minutes = iter([{"worker": 1}, {"worker": 1}, {}])
+
+    def wait(*_):
+        client.nthreads = partial(next, minutes)
+        raise distributed.TimeoutError
+
+    monkeypatch.setattr(distributed, "wait", wait)
+    client = SimpleNamespace(nthreads=dict, submit=lambda *_, **__: Future())
+    blocks = iter([Block(0, "file", 0, b"", 10)])
+    with pytest.raises(TiedGPTError, match="Dask had no worker for 60 seconds"):
+        documents.do_blocks(client, print, blocks, None)
+
+
+def test_the_processes_of_this_machine_are_one_for_each_core_without_ctrl_c(monkeypatch):
+    """A terminal sends Ctrl-C to all processes, and this one ends them. They log nothing."""
+    calls = []
+
+    class Client:
+        def __init__(self, *arguments, **options):
+            calls.append((arguments, options))
+            self.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+        def run(self, function):
+            calls.append(function)
+
+    monkeypatch.setattr(distributed, "Client", Client)
+    monkeypatch.setattr(documents, "cores", lambda: 3)
+    assert signal.SIGINT in documents.new_client(None).blocked
+    assert calls == [((), {"n_workers": 3, **documents.LOCAL_CLUSTER}), logging.disable]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    calls.clear()
+    assert signal.SIGINT not in documents.new_client("tcp://x:1").blocked
+    assert calls == [(("tcp://x:1",), {"timeout": documents.CONNECT})]
+
+
+@pytest.mark.parametrize("error", [OSError("x"), RuntimeError("x")])
+def test_processes_that_cannot_be_started_are_an_error(monkeypatch, error):
+    def fail(**options):
+        raise error
+
+    monkeypatch.setattr(distributed, "Client", fail)
+    with pytest.raises(TiedGPTError, match="the workers cannot be started: x"):
+        documents.new_client(None)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @pytest.fixture
@@ -573,6 +718,16 @@ def test_a_worker_with_another_version_or_model_is_refused(task):
     with pytest.raises(TiedGPTError, match="another model in a worker"):
         documents.write_part(out, path, settings, block)
     assert not list(out.glob("*part*"))
+
+
+def test_a_worker_does_not_warn_again(save):
+    """The process that began the run has warned of a tokenizer that is larger than the model."""
+    path = Path(save("small", random_model(replace(CONFIG, vocab_size=70))))
+    model = tiedgpt.load_model(path)
+    with pytest.warns(TiedGPTWarning):
+        tokenizer = tiedgpt.load_tokenizer(path)
+    documents.load_same.cache_clear()
+    documents.load_same(path, "tied", documents.model_sha256(model, tokenizer))
 
 
 def test_each_task_uses_one_thread_and_the_model_is_loaded_once(task, monkeypatch):
@@ -607,6 +762,7 @@ OTHER_FORMATS = {  # the content of a file of another format -> what the message
     "Parquet": b"PAR1" + LINE + b"PAR1",
     "Arrow": b"ARROW1\0\0" + LINE,
     "UTF-16": LINE.decode().encode("utf-16"),
+    "UTF-16 with the high byte first": b"\xfe\xff" + LINE.decode().encode("utf-16-be"),
 }
 
 
@@ -615,7 +771,8 @@ def test_a_file_of_another_format_is_refused(run, place, name, content):
     """By its first bytes, whatever its name is. Each line would be a row with an error."""
     Path("a.jsonl").write_bytes(content)
     result = run("documents", "a.jsonl", "-m", "model", "--out", "out")
-    assert_one_error_line(result, f"a.jsonl is {name}; expected .jsonl or .jsonl.gz")
+    format_name = name.partition(" with")[0]
+    assert_one_error_line(result, f"a.jsonl is {format_name}; expected .jsonl or .jsonl.gz")
     assert not Path("out").exists()
 
 
@@ -649,15 +806,38 @@ def test_a_cut_gz_file_is_an_error(run_documents):
     assert "in.jsonl cannot be read: Compressed file ended before" in err
 
 
+@pytest.mark.parametrize(
+    ("place", "byte", "reason"), [(10, 0b111, "invalid block type"), (-5, 0, "CRC check failed")]
+)
+def test_a_damaged_gz_file_is_an_error(tmp_path, place, byte, reason):
+    """The header has ten bytes. The last eight are a checksum and the size."""
+    data = bytearray(gzip.compress(b'{"text": "abc"}\n' * 9))
+    data[place] = byte
+    (tmp_path / "in.gz").write_bytes(data)
+    with pytest.raises(TiedGPTError, match=f"in.gz cannot be read: .*{reason}"):
+        list(documents.read_blocks([input_of(tmp_path / "in.gz")]))
+
+
 def test_without_dask_the_error_says_how_to_install_it(run, place, monkeypatch):
     monkeypatch.setattr("tiedgpt.cli.score.find_spec", lambda name: None)
     result = run("documents", "in.jsonl", "--out", "out", "-m", "model")
     assert_one_error_line(result, "pip install 'tiedgpt[dask]'")
 
 
-@pytest.mark.parametrize(
-    "address", ["what://x", pytest.param("tcp://127.0.0.1:1", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("error", [OSError("timed out"), ValueError("unknown protocol")])
+def test_a_scheduler_that_does_not_answer_is_an_error(run, place, monkeypatch, error):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(distributed, "Client", fail)
+    words = ["documents", "in.jsonl", "-m", "model", "--out", "out", "--scheduler", "tcp://x:1"]
+    code, _, err = run(*words)
+    assert code == 2
+    assert err.endswith(f"\ntiedgpt: error: no Dask scheduler at tcp://x:1: {error}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["what://x", "tcp://127.0.0.1:1"])
 def test_an_address_without_a_scheduler_is_an_error(place, address):
     """The command runs in a process of its own. A client of Dask that could not connect can wait
     for itself for ever, if it is collected as garbage while another one starts."""

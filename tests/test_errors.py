@@ -12,9 +12,12 @@ from tiedgpt.errors import (
     PROBABILITY,
     RATE,
     ArgumentError,
+    CheckpointError,
+    ConfigError,
     Range,
     SpecialTokenError,
     TiedGPTWarning,
+    TokenizerError,
     check_file_name,
     counted,
     did_you_mean,
@@ -61,6 +64,26 @@ def test_a_range_in_words(numbers, words):
 def test_numbers_of_numpy_become_those_of_python():
     assert type(Range(1).check("n", np.int8(1))) is int
     assert type(RATE.check("n", np.float32(0.5))) is float
+    assert type(RATE.check("n", np.int64(0))) is float
+
+
+# Kinds
+
+
+@pytest.mark.parametrize(
+    ("kind", "caught_as"),
+    [
+        (TiedGPTError, ValueError),
+        (ConfigError, TiedGPTError),
+        (CheckpointError, TiedGPTError),
+        (TokenizerError, TiedGPTError),
+        (SpecialTokenError, TokenizerError),
+        (ArgumentError, TiedGPTError),
+        (TiedGPTWarning, UserWarning),
+    ],
+)
+def test_what_an_error_is_caught_as(kind, caught_as):
+    assert kind.__base__ is caught_as
 
 
 # Messages
@@ -126,7 +149,9 @@ FLAGS = ["--top-k", "--top-p", "--temperature", "--tokens", "--tokenizer", "--to
         pytest.param("--toke", "; did you mean --tokens or --tokenizer?", id="of-two"),
         pytest.param("--topk", "; did you mean --top-k?", id="like-one"),
         pytest.param("--t", "", id="of-many"),
+        pytest.param("--to", "; did you mean --total?", id="of-three-the-likest"),
         pytest.param("--seed", "", id="like-none"),
+        pytest.param("--tempo", "", id="not-like-enough"),
     ],
 )
 def test_a_word_that_is_not_known(word, hint):

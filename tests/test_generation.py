@@ -25,7 +25,7 @@ def endless() -> GPT2:
     return random_model(replace(SMALL, eos_token_id=None))
 
 
-def samples_of(model, num_samples, tokens=70):
+def samples_of(model, num_samples, tokens=40):
     """The new tokens of each sample of PROMPT. By default they are more than the context."""
     sampling = Sampling(temperature=1.5)
     steps = sample_tokens(model, PROMPT, tokens, sampling, seed=5, num_samples=num_samples)
@@ -35,9 +35,22 @@ def samples_of(model, num_samples, tokens=70):
 # Tokens
 
 
-@pytest.mark.parametrize("head", ["tied", "untied"])
 @pytest.mark.parametrize(
-    ("n_ctx", "prompt_length"), [(31, 1), (31, 5), (31, 30), (31, 31), (1, 1), (2, 2)]
+    ("n_ctx", "prompt_length", "head"),
+    [
+        (31, 1, "tied"),
+        (31, 31, "untied"),
+        (1, 1, "tied"),
+        (2, 2, "untied"),
+        pytest.param(31, 1, "untied", marks=pytest.mark.slow),
+        pytest.param(31, 5, "tied", marks=pytest.mark.slow),
+        pytest.param(31, 5, "untied", marks=pytest.mark.slow),
+        pytest.param(31, 30, "tied", marks=pytest.mark.slow),
+        pytest.param(31, 30, "untied", marks=pytest.mark.slow),
+        pytest.param(31, 31, "tied", marks=pytest.mark.slow),
+        pytest.param(1, 1, "untied", marks=pytest.mark.slow),
+        pytest.param(2, 2, "tied", marks=pytest.mark.slow),
+    ],
 )
 def test_greedy_is_the_argmax_of_every_step(head, n_ctx, prompt_length):
     model = random_model(replace(SMALL.with_head(head), n_ctx=n_ctx, eos_token_id=None))
@@ -71,7 +84,7 @@ def test_sample_i_does_not_depend_on_the_number_of_samples(endless):
     assert len({tuple(sample) for sample in many}) == 7, "the samples differ"
     for count in (1, 2, 5):
         assert samples_of(endless, count) == many[:count]
-    assert list(generate(endless, PROMPT, 70, temperature=1.5, seed=5)) == many[0]
+    assert list(generate(endless, PROMPT, 40, temperature=1.5, seed=5)) == many[0]
 
 
 def test_a_seed_shares_no_sample_with_the_next_seed(endless):
@@ -100,6 +113,23 @@ def test_the_cache_has_room_for_the_context_at_most(endless):
     """A cache of all these tokens would not fit into any memory."""
     tokens = generate(endless, [1, 2], max_new_tokens=10**13, seed=1)
     assert len([next(tokens) for _ in range(2 * endless.config.n_ctx)]) > endless.config.n_ctx
+
+
+@pytest.mark.parametrize(
+    ("tokens", "capacity"), [(4, 9), (26, 31), (27, 31)], ids=["short", "full", "longer"]
+)
+def test_the_cache_has_room_for_the_text_alone(endless, monkeypatch, tokens, capacity):
+    """The prompt has 5 tokens, and the context 31."""
+    capacities = []
+    new_cache = GPT2.new_cache
+
+    def recorded(model, B, capacity):
+        capacities.append(capacity)
+        return new_cache(model, B, capacity)
+
+    monkeypatch.setattr(GPT2, "new_cache", recorded)
+    assert len(list(generate(endless, PROMPT, tokens, greedy=True))) == tokens
+    assert capacities == [capacity]
 
 
 def test_progress_and_record_are_called_for_the_prompt_and_for_each_token(endless):

@@ -3,7 +3,9 @@
 import ast
 import inspect
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import cache
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -13,6 +15,7 @@ import support
 from support.commands import output
 from support.models import SMALL, VARIANTS
 
+import tiedgpt
 from tiedgpt import Config, cli
 from tiedgpt.errors import COUNT
 from tiedgpt.explore import panels
@@ -28,7 +31,8 @@ for row in re.findall(r"^\| (\[.*?) \|", TABLE, re.M):
     links = re.findall(r"\(\.\./tiedgpt/([\w.]+)/?\)", row)
     FLOORS.append(links)
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+MODULES = {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")}
+FOLDERS = {folder for module in MODULES for folder in module.parents} - {Path()}
 
 
 def room_of(module: Path) -> str:
@@ -36,9 +40,19 @@ def room_of(module: Path) -> str:
     return module.parts[0]
 
 
-def imported_modules(module: Path):
+def statements(block: ast.AST) -> Iterator[ast.AST]:
+    """All statements in a module, also those inside others. ast.walk goes into expressions too."""
+    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for statement in getattr(block, part, []):
+            yield statement
+            yield from statements(statement)
+
+
+@cache
+def imported_modules(module: Path) -> list[Path]:
     """The modules of the package that a module imports, also inside functions and for types."""
-    for node in ast.walk(ast.parse((PACKAGE / module).read_text(encoding="utf-8"))):
+    imported = []
+    for node in statements(ast.parse((PACKAGE / module).read_text(encoding="utf-8"))):
         if not isinstance(node, ast.ImportFrom):
             continue
         if node.level == 0:
@@ -49,10 +63,11 @@ def imported_modules(module: Path):
             folder = folder.parent
         target = folder.joinpath(*(node.module or "").split("."))
         for path in chain([target], (target / alias.name for alias in node.names)):
-            if (PACKAGE / path).is_dir() and path != Path():
-                yield path
-            elif (PACKAGE / path).with_suffix(".py").is_file():
-                yield path.with_suffix(".py")
+            if path in FOLDERS:
+                imported.append(path)
+            elif path != Path() and path.with_suffix(".py") in MODULES:
+                imported.append(path.with_suffix(".py"))
+    return imported
 
 
 def test_each_room_is_in_the_table_once():
@@ -61,18 +76,32 @@ def test_each_room_is_in_the_table_once():
     assert sorted(listed) == sorted(rooms)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_a_module_imports_from_its_own_room_and_the_floors_below(module):
-    own = room_of(module)
-    for imported in imported_modules(module):
-        room = room_of(imported)
-        assert room == own or FLOOR_OF[room] < FLOOR_OF[own], f"{module} imports {imported}"
+def test_a_module_imports_from_its_own_room_and_the_floors_below():
+    wrong = []
+    for module in MODULES:
+        own = room_of(module)
+        for imported in imported_modules(module):
+            room = room_of(imported)
+            if room != own and FLOOR_OF[room] >= FLOOR_OF[own]:
+                wrong.append(f"{module} imports {imported}")
+    assert wrong == []
 
 
 def test_the_imports_are_found():
     """So that the test above does not pass because it sees none."""
-    assert Path("gpt2/ops.py") in set(imported_modules(Path("gpt2/model.py")))
-    assert sum(1 for module in MODULES for _ in imported_modules(module)) > 300
+    assert Path("gpt2/ops.py") in imported_modules(Path("gpt2/model.py"))
+    assert sum(len(imported_modules(module)) for module in MODULES) > 300
+
+
+def test_type_checkers_find_each_public_name_where_it_is_imported_from():
+    """`from .module import name as name` is for them alone."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    found = {}
+    for node in statements(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            found |= {alias.asname: node.module for alias in node.names}
+    assert found == tiedgpt._MODULES
+    assert sorted(tiedgpt.__all__) == sorted(found)
 
 
 # Where things go

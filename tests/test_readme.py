@@ -50,9 +50,14 @@ def test_bigram_py_prints_the_table_shown(tmp_path):
     assert done.stdout.startswith(shown)
 
 
-@pytest.mark.parametrize(
-    ("example", "shown"), [example for example in PYTHON if example[0] not in QUOTED]
-)
+EXAMPLES = []
+for example, shown in PYTHON:
+    if example not in QUOTED:
+        is_slow = "compare_tokens" in example
+        EXAMPLES.append(pytest.param(example, shown, marks=[pytest.mark.slow] if is_slow else []))
+
+
+@pytest.mark.parametrize(("example", "shown"), EXAMPLES)
 def test_the_python_examples_print_what_is_shown(example, shown, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -63,16 +68,16 @@ def test_the_python_examples_print_what_is_shown(example, shown, tmp_path, monke
         assert shown in capsys.readouterr().out
 
 
-def test_the_first_command_prints_the_text_shown():
+def test_the_first_command_prints_the_text_shown(monkeypatch, capsys):
     # The command is the last of a block of commands. The next block is its output.
     command_and_output = r"&& (tiedgpt generate .*?)\n```\n\n```text\n(.*?)```"
     command, shown = re.search(command_and_output, README, re.S).groups()
-    argv = [sys.executable, "-m", *shlex.split(command)]
     # With these variables, the command finds the shipped models alone.
-    env = {**os.environ, "HOME": os.devnull, "TIEDGPT_WEIGHTS": str(ROOT / "weights")}
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT, env=env)
+    monkeypatch.setenv("HOME", os.devnull)
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(ROOT / "weights"))
+    assert cli.main(shlex.split(command)[1:]) == 0
     assert shown.endswith("\n...\n")  # the text goes on
-    assert done.stdout.lstrip().startswith(shown.removesuffix("...\n"))
+    assert capsys.readouterr().out.lstrip().startswith(shown.removesuffix("...\n"))
 
 
 @pytest.mark.parametrize(("name", "name_in_text"), [("gpt2", "GPT-2,"), ("gpt2-xl", "gpt2-xl")])

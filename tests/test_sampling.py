@@ -172,12 +172,15 @@ def test_a_misspelt_setting_is_an_error_of_a_type_checker():
 # The draw
 
 
-def test_draws_follow_the_distribution():
-    """Chi-squared of 20,000 draws is below 23.5, the 0.9999 quantile of 4 degrees of freedom."""
+@pytest.mark.parametrize("n", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_draws_follow_the_distribution(n):
+    """Chi-squared of the draws is below 23.5, the 0.9999 quantile of 4 degrees of freedom."""
     rng = np.random.default_rng(0)
-    draws = [Sampling().choose(np.log(P), rng) for _ in range(20_000)]
+    sampling = Sampling()
+    logits = np.log(P)
+    draws = [sampling.choose(logits, rng) for _ in range(n)]
     counts = np.bincount(draws, minlength=5)
-    expected = 20_000 * np.array(P)
+    expected = n * np.array(P)
     chi_squared = ((counts - expected) ** 2 / expected).sum()
     assert chi_squared < 23.5
 

@@ -152,6 +152,13 @@ def test_how_many_python_threads_read_a_text(monkeypatch, n_blas_threads, n_read
     assert threads.reading_threads() == n_reading_threads
 
 
+def test_another_blas_keeps_its_threads(monkeypatch):
+    monkeypatch.setattr(threads, "openblas", lambda function: None)
+    threads.single_thread()
+    with threads.one_blas_thread():
+        assert threads.blas_threads() is None
+
+
 @pytest.mark.parametrize(
     ("python_threads", "expected"),
     [pytest.param(2, 1, id="shared"), pytest.param(1, 2, id="not-shared")],
@@ -333,7 +340,11 @@ has_begun.wait()
 
 
 @pytest.mark.parametrize(
-    ("program", "printed"), [(LOAD_LATE, "(3, 1024)"), (TRAIN_LATE, "40")], ids=["load", "train"]
+    ("program", "printed"),
+    [
+        pytest.param(LOAD_LATE, "(3, 1024)", id="load", marks=pytest.mark.slow),
+        pytest.param(TRAIN_LATE, "40", id="train", marks=pytest.mark.slow),
+    ],
 )
 def test_a_thread_works_after_the_main_thread_has_ended(program, printed):
     done = subprocess.run(
@@ -523,6 +534,8 @@ def other_thread_limits_blas():
 def test_a_forked_process_has_threads_of_its_own():
     """Another thread of the parent limits BLAS to one thread. In the child, BLAS is not limited."""
     thread_count = threads.blas_threads()  # that BLAS has without the limit
+    lock_of_parent = threads._running.lock
+    lock_of_parent.acquire()  # as if a thread were in the middle of setting the number
     pid = os.fork()
     is_child = pid == 0
     if is_child:
@@ -537,5 +550,6 @@ def test_a_forked_process_has_threads_of_its_own():
             code = 0
         finally:
             os._exit(code)  # this process is not to run the other tests
+    lock_of_parent.release()
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0

@@ -51,14 +51,20 @@ def hub_environment(place):
 
 
 @pytest.mark.parametrize(
-    "moments",
-    [pytest.param(3, id="some-moments"), pytest.param(0, id="all", marks=pytest.mark.slow)],
+    ("moments", "names"),
+    [
+        pytest.param(1, ["download"], id="one-moment"),
+        pytest.param(0, [], id="all", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_written_is_whole_or_absent_and_can_be_written_again(
-    place, hub_environment, moments
+    place, hub_environment, moments, names
 ):
-    """Each writer is killed at about `moments` moments; 0 stands for all moments."""
-    command = [sys.executable, SCRIPT, place, str(moments)]
+    """Each writer is killed at about `moments` moments; 0 stands for all moments.
+
+    names: of the writers, or none for all of them.
+    """
+    command = [sys.executable, SCRIPT, place, str(moments), *names]
     environment = os.environ | hub_environment
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]  # the end of a long traceback

@@ -64,6 +64,7 @@ def article_page() -> str:
     policy_tag = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     page = page.replace(STYLES, f"{policy_tag}\n<style>{style}</style>")
 
+    # What the script draws anew; the other figures stand in the page already.
     for_script = {name: figures[name] for name in ("tokens", "rows", "toy")}
     data = data_block("figures", for_script) + data_block("models", shipped_models())
     return page.replace(SCRIPT, f'{data}<script type="module">{script}</script>')
@@ -103,7 +104,10 @@ def shipped_models() -> dict[str, Any]:
 
 
 def rounded(parameters: Parameters) -> dict[str, np.ndarray]:
-    """Each matrix [n, m] as int8, and its scales [n], in float16, as NAME.scale; other arrays."""
+    """Each matrix [n, m] becomes int8, with the scales [n] of its rows, in float16, as NAME.scale.
+
+    Other arrays stay as they are.
+    """
     arrays = {}
     for name, array in parameters.items():
         arrays[name] = array

@@ -46,7 +46,7 @@ from .three_words import three_words
 
 ROOT = Path(__file__).parents[2]
 FIRST_WORD = " my"
-SHARP, FLAT = " RICHARD", " the"  # rows that a reader knows
+SHARP, FLAT = " RICHARD", " the"  # examples: few tokens follow the first, many the second
 PAIRS = (" my", " lord", " thou", " art", " I", " am", " RICHARD", " III")
 LISTS = ("untied.normed", "tied.raw", "tied.normed", "tied.mlp0", "tied.model")  # HEAD.PATH
 SHOWN = 3  # tokens in a list
@@ -90,7 +90,7 @@ Json = dict[str, Any]
 
 
 def all_parts(results: Results) -> Json:
-    """Everything that figures.json holds. results: those of runs.jsonl and registered.jsonl."""
+    """Everything that figures.json holds. results: the lines of runs.jsonl and registered.jsonl."""
     corpus = Corpus.read(ROOT / "weights" / "shakespeare-bigrams.npz")
     tokenizer = tiedgpt.load_tokenizer(SHIPPED[0])
     models = {}
@@ -131,15 +131,15 @@ def all_parts(results: Results) -> Json:
     }
 
 
-def number_of(token: str, tokenizer: Tokenizer) -> int:
-    (number,) = tokenizer.encode(token)
-    return number
+def id_of(token: str, tokenizer: Tokenizer) -> int:
+    (token_id,) = tokenizer.encode(token)
+    return token_id
 
 
 def with_interval(figure: Figure, digits: int = 2) -> str:
     """The mean and its 95 % interval."""
     low, high = figure.interval
-    if low == high:
+    if low == high:  # it is no mean over seeds
         return decimal(figure.mean, digits)
     return f"{decimal(figure.mean, digits)} [{decimal(low, digits)}, {decimal(high, digits)}]"
 
@@ -158,7 +158,7 @@ def with_digit(share: float) -> str:
 
 def text_counts(corpus: Corpus, tokenizer: Tokenizer) -> dict[str, str]:
     """What the article says of the text of the corpus."""
-    my, lord, sharp = (number_of(token, tokenizer) for token in (" my", " lord", SHARP))
+    my, lord, sharp = (id_of(token, tokenizer) for token in (" my", " lord", SHARP))
     _, after_sharp = corpus.row(sharp)
     predict_themselves = corpus.self_prediction()
     assert predict_themselves is not None, "the corpus has too few frequent tokens"
@@ -178,21 +178,22 @@ def text_counts(corpus: Corpus, tokenizer: Tokenizer) -> dict[str, str]:
 
 def followers_of_first_word(corpus: Corpus, tokenizer: Tokenizer) -> str:
     """The sentence that words.js says of the reader's word."""
-    number = number_of(FIRST_WORD, tokenizer)
+    first = id_of(FIRST_WORD, tokenizer)
     tokens = tokens_of(corpus)
     most = [
         f"“{shown(tokenizer.token_text(follower))}” ({times})"
         for follower, times in zip(
-            tokens["followers"][number][:SHOWN], tokens["times"][number], strict=True
+            tokens["followers"][first][:SHOWN], tokens["times"][first], strict=True
         )
     ]
     return (
-        f"In the text “{FIRST_WORD.strip()}” occurs {tokens['counts'][number]:,} times. "
+        f"In the text “{FIRST_WORD.strip()}” occurs {tokens['counts'][first]:,} times. "
         f"Most often it is followed by {', '.join(most)}."
     )
 
 
 def tokens_of(corpus: Corpus) -> Json:
+    """The part "tokens"."""
     followers, times = [], []
     for token in range(corpus.counts.size):
         successors, counts = corpus.row(token)
@@ -209,9 +210,9 @@ def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> J
     """The likeliest next tokens after the first word: by LISTS, and along the residual stream.
 
     Each with its probability, and whether it is one of those that follow most often in the text.
-    The weights are those of the page, so that its script finds the same.
+    They are computed with the rounded weights of the page, whose script then finds the same.
     """
-    first = number_of(FIRST_WORD, tokenizer)
+    first = id_of(FIRST_WORD, tokenizer)
     followers = tokens_of(corpus)["followers"][first]
     words: Json = {}
 
@@ -227,6 +228,7 @@ def words_of(models: dict[str, GPT2], corpus: Corpus, tokenizer: Tokenizer) -> J
         (logits,) = PATHS[path](as_in_the_page(models[head]), np.array([first]))  # [V]
         words[name] = likeliest(logits)
     for head, model in models.items():
+        # Stop 0 is before the first layer, stop l after layer l.
         for stop, logits in enumerate(stream_of(as_in_the_page(model), first)):
             words[f"{head}.stream.{stop}"] = likeliest(logits)
     return words
@@ -268,11 +270,11 @@ def rows_of(
     frequent = corpus.frequent()  # [n]
     counts = corpus.table(frequent, np.arange(corpus.counts.size)).astype(np.float64)  # [n, V]
     of_text = entropies(counts / counts.sum(axis=1, keepdims=True))  # [n]
-    flat = number_of(FLAT, tokenizer)
+    flat = id_of(FLAT, tokenizer)
     part: Json = {
         "ids": frequent.tolist(),
         "text": effective_numbers(of_text),
-        "sharp": number_of(SHARP, tokenizer),
+        "sharp": id_of(SHARP, tokenizer),
         "flat": flat,
     }
     texts = {}
@@ -282,10 +284,10 @@ def rows_of(
         part[head] = effective_numbers(of_table)
         texts[f"rows.{head}"] = correlation(of_text, of_table)
         if head == "tied":
-            others = without_itself(softmax(logits), frequent)
-            texts["rows.tied.others"] = correlation(
-                entropies(without_itself(counts, frequent)), entropies(others)
-            )
+            # A tied table predicts the token itself. This is the correlation without that token.
+            text_others = without_itself(counts, frequent)
+            table_others = without_itself(softmax(logits), frequent)
+            texts["rows.tied.others"] = correlation(entropies(text_others), entropies(table_others))
     texts["rows.tied.largest"] = decimal(max(part["tied"]), 1)
     texts["rows.text.flat"] = f"{part['text'][part['ids'].index(flat)]:.0f}"
     return part, texts
@@ -315,7 +317,7 @@ def stops_of(
 ) -> tuple[list[Json], dict[str, str]]:
     """For each path through the tied model: asymmetry, self-prediction, nats, a table of scores."""
     frequent = corpus.frequent()
-    shown = np.array([number_of(token, tokenizer) for token in PAIRS])
+    shown = np.array([id_of(token, tokenizer) for token in PAIRS])
     stops = []
     texts = {}
     for name, path in PATHS.items():
@@ -368,7 +370,7 @@ def knows_of(models: dict[str, GPT2], corpus: Corpus) -> tuple[list[Json], dict[
                     r2 = tables[name][thing]["r2"]
                     rows.append(bar_of(f"<code>{name}</code>", more, r2, decimal(r2)))
         groups.append({"kind": head, "title": title, "rows": rows})
-        for name in ("random", "counts"):
+        for name in ("random", "counts"):  # the controls, which have no model
             controls += [of_thing["r2"] for of_thing in tables[name].values()]
     return groups, {"knows.control": decimal(max(controls))}
 
@@ -382,6 +384,7 @@ def self_prediction(logits: np.ndarray, tokens: np.ndarray) -> str:  # [n, V], [
 def shades(scores: np.ndarray) -> list[list[float]]:  # [n, n]
     """How dark each cell is: the score as a share of the mean of the rows' highest, 0 to 1."""
     dark = scores / scores.max(axis=1).mean()
+    # + 0.0 makes a -0.0 positive.
     return [[round(float(share), 2) + 0.0 for share in row] for row in dark.clip(0, 1)]
 
 
@@ -389,7 +392,7 @@ def shades(scores: np.ndarray) -> list[list[float]]:  # [n, n]
 
 
 def costs_of(figures: dict[str, Figure]) -> tuple[list[Json], dict[str, str]]:
-    """The known costs of the tie: those of the picture of scripts/tying_results."""
+    """The costs of the tie that the picture of scripts/tying_results has, where they are known."""
     costs = []
     for label, at_02, at_best in BARS:
         bar: Json = {"label": label}
@@ -397,7 +400,8 @@ def costs_of(figures: dict[str, Figure]) -> tuple[list[Json], dict[str, str]]:
             if name in figures:
                 figure = figures[name]
                 bar[kind] = [round(x, 3) for x in (figure.mean, *figure.interval)]
-        if len(bar) > 1:
+        has_cost = len(bar) > 1  # it has more than its label
+        if has_cost:
             costs.append(bar)
     texts = {name: with_interval(figures[run], 3) for name, run in QUOTED.items()}
     for name, run in QUOTED.items():
@@ -452,7 +456,7 @@ def size_texts(matrix: float) -> dict[str, str]:
         "gpt2.of-untied": with_digit(saved / untied),
         "gpt2.tied.exact": f"{tied:,}",
         "gpt2.untied.exact": f"{untied:,}",
-        "gpt2.tied.memory": f"{4 * tied / 1e6:.0f} MB",
+        "gpt2.tied.memory": f"{4 * tied / 1e6:.0f} MB",  # a float32 has 4 bytes
         "gpt2.untied.memory": f"{4 * untied / 1e6:.0f} MB",
         "gpt3.saved": millions(GPT3["vocab"] * GPT3["dim"]),
         "gpt3.share": with_digit(GPT3["vocab"] * GPT3["dim"] / GPT3["total"]),

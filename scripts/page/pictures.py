@@ -83,6 +83,7 @@ def fill(kind: str, content: Callable[[str], str], page: str) -> str:
 
 
 def all_pictures(figures: Figures) -> dict[str, str]:
+    """The content of each data-picture, by its name."""
     toy = figures["toy"]
     return {
         "field": FIELD,
@@ -109,7 +110,7 @@ def all_pictures(figures: Figures) -> dict[str, str]:
 def word_items(words: Sequence[tuple[str, float, bool]], with_probability: bool) -> str:
     """The items of a list of tokens, each with a sign if it really follows.
 
-    words.js changes them for the reader's word, so an item has a place for the sign in any case.
+    words.js changes them for the reader's word, so an item without a sign has a place for it.
     """
     items = []
     for token, probability, follows in words:
@@ -169,7 +170,9 @@ def one_hot(words: Sequence[str], table: Sequence[Sequence[float]]) -> str:
         parts.append(f'<text class="middle" x="{x}" y="{middle + 19}">{text}</text>')
 
     first = 18  # the top of the table
-    middle = first + READ * BOX
+    middle = first + READ * BOX  # the top of the row that is read
+    # Each turn adds a row of the table, and a cell of the one-hot vector, which lies to the left of
+    # the row that is read.
     for i, word in enumerate(words):
         kind = "read" if i == READ else "cell"
         top = first + i * BOX
@@ -179,6 +182,7 @@ def one_hot(words: Sequence[str], table: Sequence[Sequence[float]]) -> str:
     sign(100, TIMES)
     sign(263, "=")
     cells(275, middle, NUMBER, [decimal(x) for x in table[READ]], "read")
+    # x of their middles, below the vector, the table and the row
     names = ((42, "one-hot"), (208, "table"), (317, "its row"))
     for x, name in names:
         parts.append(f'<text class="small middle" x="{x}" y="{first + 3 * BOX + 20}">{name}</text>')
@@ -205,8 +209,13 @@ def plane(sets: Sequence[tuple[Sequence[Sequence[float]], str]], words: Sequence
         for word, (x, y) in zip(words, arrows, strict=True):
             left = round(UNIT * x, 1)
             top = round(-UNIT * y, 1)
-            side, text_x = ("end", left - GAP) if x < 0 else ("start", left + GAP)
-            name, text_y = (word + PRIME, top + 18) if kind == "hollow" else (word, top - 6)
+            # The name is on the outer side of the arrow's end, and lower at a hollow arrow.
+            side, text_x = "start", left + GAP
+            if x < 0:
+                side, text_x = "end", left - GAP
+            name, text_y = word, top - 6
+            if kind == "hollow":
+                name, text_y = word + PRIME, top + 18
             parts.append(
                 f'<g class="{kind}"><line x2="{left:g}" y2="{top:g}"/>'
                 f'<circle cx="{left:g}" cy="{top:g}" r="{RADIUS[kind]}"/>'
@@ -244,7 +253,7 @@ def decimal(x: float, digits: int = 2) -> str:
 LEFT, RIGHT, TOP, BOTTOM = 44, 352, 14, 246  # of the axes
 MOST = 400  # tokens, at the end of an axis
 TICKS = (1, 3, 10, 30, 100, 300)
-NAMED = (("RICHARD", "sharp", "start"), ("the", "flat", "end"))
+NAMED = (("RICHARD", "sharp", "start"), ("the", "flat", "end"))  # name, token of `part`, anchor
 
 
 def across(number: float) -> float:
@@ -258,6 +267,7 @@ def upward(number: float) -> float:
 def rows(part: Figures, head: str) -> str:
     """A dot for each frequent token, on logarithmic axes."""
     lines = []
+    # The lines of the axes, and their numbers
     for tick in TICKS:
         x, y = across(tick), upward(tick)
         lines.append(f'<path class="grid" d="M{x} {TOP}V{BOTTOM}M{LEFT} {y}H{RIGHT}"/>')
@@ -268,6 +278,7 @@ def rows(part: Figures, head: str) -> str:
         for by_text, by_table in zip(part["text"], part[head], strict=True)
     ]
     lines.append(f'<path class="dots" transform="scale(.5)" d="{"".join(dots)}"/>')
+    # The tokens that have a name in the picture
     for name, token, side in NAMED:
         place = part["ids"].index(part[token])
         x = across(part["text"][place])
@@ -372,7 +383,7 @@ def costs(bars: Sequence[Figures]) -> str:
         lines.append(f"<div><dt>{escape(bar['label'])}</dt>")
         for start, (name, _) in STARTS.items():
             if start in bar:
-                mean, first, last = bar[start]
+                mean, first, last = bar[start]  # the mean and the ends of its interval
                 lines.append(
                     f'<dd class="{name}">{whisker(mean, first, last, low, high)} '
                     f"<span>{decimal(mean, 3)} "

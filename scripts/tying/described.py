@@ -9,7 +9,7 @@ d is the result of the tied model minus that of another arm of its cell, of one 
     layers:cost:VOCABULARY     the cost of the tie with one layer minus that with two
     bits:vocabularies:LAYERS   d of untied in bits per byte with 2,048 tokens minus that with 512
     below-COUNT:CELL           d of untied per token, of tokens that the training has fewer times
-    from-COUNT:CELL            the same of tokens with COUNT or more
+    from-COUNT:CELL            d of untied per token, of tokens that it has COUNT times or more
     share-below-COUNT:CELL     the share of the cost that lies in tokens below COUNT
 """
 
@@ -37,7 +37,8 @@ def described_figures(results: Results) -> dict[str, Figure]:
         if (arm.cell, arm.name) not in tested:
             figures[f"{arm.name}:{arm.cell}"] = figure(pairs, loss)
         figures[f"bits:{arm.name}:{arm.cell}"] = figure(pairs, bits)
-        for steps, _loss in pairs[0][0]["curve"]:
+        first_tied, _ = pairs[0]
+        for steps, _loss in first_tied["curve"]:  # the curves of all runs have the same steps
             name = f"curve:{arm.name}:{arm.cell}:{steps}"
             figures[name] = figure(pairs, partial(loss_after, steps))
         if arm.name == "untied":
@@ -69,7 +70,8 @@ def between_cells(results: Results) -> dict[str, Figure]:
         arms = [(one, "tied"), (two, "tied"), (one, "untied"), (two, "untied")]
         losses = measured([ARM[arm] for arm in arms], loss, results)  # [4, seeds]
         if losses is not None:
-            tied, untied = losses[0] - losses[1], losses[2] - losses[3]
+            tied_one, tied_two, untied_one, untied_two = losses
+            tied, untied = tied_one - tied_two, untied_one - untied_two
             figures[f"layers:tied:{vocabulary}"] = Figure(tuple(tied))
             figures[f"layers:untied:{vocabulary}"] = Figure(tuple(untied))
             figures[f"layers:cost:{vocabulary}"] = Figure(tuple(tied - untied))
@@ -78,7 +80,8 @@ def between_cells(results: Results) -> dict[str, Figure]:
         arms = [(large, "tied"), (large, "untied"), (small, "tied"), (small, "untied")]
         sizes = measured([ARM[arm] for arm in arms], bits, results)
         if sizes is not None:
-            difference = (sizes[0] - sizes[1]) - (sizes[2] - sizes[3])
+            large_tied, large_untied, small_tied, small_untied = sizes
+            difference = (large_tied - large_untied) - (small_tied - small_untied)
             figures[f"bits:vocabularies:{layers}"] = Figure(tuple(difference))
     return figures
 

@@ -69,8 +69,10 @@ def html_documents(folder: Path) -> Iterator[str]:
 
 def paragraphs(document: str) -> Iterator[str]:
     """The paragraphs of XML or HTML, each in one line, in plain ASCII where that is possible."""
+    # These elements are not prose.
     document = re.sub(r"(?s)<(script|style|head|note)\b.*?</\1>", " ", document)
     document = BREAKS.sub("\n\n", document)
+    # The tags that are left stand inside paragraphs.
     document = unescape(re.sub(r"<[^>]*>", "", document))
     document = document.translate(PLAIN)
     for paragraph in re.split(r"\n\s*\n", document):

@@ -70,6 +70,7 @@ def costs_picture(figures: dict[str, Figure]) -> Any:
     """The known costs of the tie, from top to bottom."""
     bars = [bar for bar in BARS if bar[1] in figures or bar[2] in figures]
     drawing, (panel,) = new_drawing(1, width=8, height=1 + 0.45 * len(bars))
+    # column: of BARS, with the figure's name. Both figures of a row are drawn, one below the other.
     for column, shift, label in (
         (1, -0.1, "tables and all else at 0.02"),
         (2, 0.1, "each head at its best start"),

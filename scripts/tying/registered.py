@@ -70,7 +70,7 @@ def number_of_parameters(model: Run) -> int:
     total = counts["tied" if model.head == "tied" else "untied"]["total"]
     one_layer = count_parameters(config(replace(model, layers=1)))["tied"]["total"]
     no_layer = count_parameters(config(replace(model, layers=0)))["tied"]["total"]
-    copies = max(model.same_layers - 1, 0)
+    copies = max(model.same_layers - 1, 0)  # layers that have the weights of another layer
     return int(total - copies * (one_layer - no_layer))
 
 
@@ -149,8 +149,8 @@ class Pilot:
 
 
 def pilot(arm: Arm, results: Results) -> Pilot:
-    """Try each start with each rate. While the best rate is at an end of those that were tried with
-    its start, try half or twice as much with this start.
+    """Try each start with each rate. While the best rate is the lowest or the highest of its start,
+    try half of it, or twice as much, with this start.
     """
     losses: dict[tuple[float, float], float] = {}
     todo = [(start, rate) for start in arm.starts for rate in arm.rates]
@@ -163,6 +163,8 @@ def pilot(arm: Arm, results: Results) -> Pilot:
             losses[start, rate] = sum(loss_or_inf(result) for result in found) / len(runs)
         if missing:
             return Pilot(losses, missing)
+
+        # If the best rate is the lowest or the highest, another one may be better.
         start, rate = min(losses, key=losses.__getitem__)
         tried = [other_rate for other_start, other_rate in losses if other_start == start]
         todo = []
@@ -234,19 +236,20 @@ def do_run(run: Run, directory: Path) -> Line:
     """Train a model and measure it; numbers have six significant digits.
 
     loss            nats per token, of the held-out text, or in a pilot of the text for choosing
-    bits per byte   the same
-    curve           [steps, loss] on the first tokens of that text, and
-    training curve  [steps, loss] on the sequences of the steps since the one before, each
-                    predicted before it is trained on
-    by count        [tokens, nats] of that text, by how often the token occurs in the run's training
-                    text (COUNTS)
+    bits per byte   the same loss
+    curve           [steps, loss] on the first tokens of the same text
+    training curve  [steps, loss] on the sequences of the last CURVE steps, each predicted before it
+                    is trained on
+    by count        [tokens, nats] of the same text, by how often the token occurs in the run's
+                    training text (COUNTS)
     """
     parts = read_parts(directory, run.vocab_size)
     is_pilot = run.steps == PILOT_STEPS
     measuring = parts.choose if is_pilot else parts.held_out
     measuring_bytes = parts.choose_bytes if is_pilot else parts.held_out_bytes
     training = Training(run)
-    curve, training_curve, recent = [], [], []
+    curve, training_curve = [], []
+    recent = []  # the losses of the steps since the last point of the curves
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # overflow, at much too high a rate
@@ -271,6 +274,7 @@ def do_run(run: Run, directory: Path) -> Line:
 
 
 def digits(value: float) -> float:
+    """The number with six significant digits."""
     return float(f"{value:.6g}")
 
 
@@ -285,6 +289,7 @@ def by_count(
     losses: np.ndarray, targets: np.ndarray, counts: np.ndarray
 ) -> list[list[float]]:  # [N], [N], [V] -> [len(COUNTS), 2]
     """[tokens, nats] for each of COUNTS."""
+    # The group of a token is the place of the first of COUNTS that is above its count.
     group = np.searchsorted(COUNTS, counts, side="right")[targets]
     tokens = np.bincount(group, minlength=len(COUNTS))
     nats = np.bincount(group, weights=losses, minlength=len(COUNTS))

@@ -19,7 +19,7 @@ that luck would be counted as a gain.
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 Line = dict[str, Any]
@@ -59,7 +59,7 @@ class Run:
     @property
     def as_json(self) -> Line:
         """The fields that are not the default."""
-        return {name: value for name, value in asdict(self).items() if value != getattr(Run, name)}
+        return {name: value for name, value in vars(self).items() if value != getattr(Run, name)}
 
 
 def key_of(run: Line, text: str = TEXT) -> str:
@@ -234,6 +234,8 @@ def pilot(row: Row, head: str, results: Results) -> Pilot | None:
                 losses[rate] = loss
         if missing:
             return Pilot(model, losses, tuple(missing))
+
+        # If the best rate is the lowest or the highest, another one may be better.
         best = min(losses, key=losses.__getitem__)
         if best == min(losses):
             rates = [best / 2]

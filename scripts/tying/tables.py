@@ -57,6 +57,7 @@ def missing_runs(results: Results, measured: Results) -> Iterator[Run]:
 
 
 def do_run(run: Run, text: str) -> Line:
+    """Train the model of a run and measure it."""
     data = read_text(text, run.vocab_size)
     training = Training(run)
     for step in range(run.steps):
@@ -86,7 +87,8 @@ def measure(model: GPT2, corpus: Corpus) -> Line:
     tokens = corpus.frequent()
     counts = corpus.table(tokens, np.arange(corpus.counts.size)).astype(np.float64)
     P = softmax(normed(model, tokens).astype(np.float64))
-    of_text, of_path = (entropies(without_itself(table, tokens)) for table in (counts, P))
+    of_text = entropies(without_itself(counts, tokens))
+    of_path = entropies(without_itself(P, tokens))
     line["others.entropy"] = round(rank_correlation(of_path, of_text), 4)
     return line
 

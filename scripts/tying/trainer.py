@@ -9,8 +9,8 @@ The head of a run says how the output matrix W_U starts, and whether it is the t
 
 W_E is the parameter wte.weight, and W_U^T is lm_head.weight. All layers may have the same weights,
 and a token's vector may be multiplied by a scale before the first layer. So the parameters of the
-model are copies of those that are trained, some of them times a factor (`source`). The gradient of
-a trained parameter is the sum of those of its copies, times their factors.
+model are copies of the trained parameters, some of them times a factor (`source`). The gradient of
+a trained parameter is the sum of the gradients of its copies, times their factors.
 
 A path is a way through the model from one token to scores of the next (tiedgpt/study/paths.py).
 """
@@ -108,7 +108,7 @@ def first_model(run: Run) -> GPT2:
     for table, name in tables.items():
         is_chosen = run.only_table in ("", table)
         if run.table > 0 and is_chosen and name in model.parameters:
-            model.parameters[name] *= np.float32(run.table / run.std)
+            model.parameters[name] *= np.float32(run.table / run.std)  # it was drawn with run.std
     return model
 
 
@@ -123,13 +123,15 @@ class Training:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.model = first_model(run)
-        first = {  # the first values of the trained parameters
+        # The first values of the trained parameters: each of them is its own source.
+        first = {
             name: array
             for name, array in self.model.parameters.items()
             if self.source(name)[0] == name
         }
         if run.input_scale != 1 and self.model.config.tied:
-            self.model = self.model.untie("copy")  # the input has the scale, and the output not
+            # The input matrix has the scale and the output matrix has not: they are two arrays.
+            self.model = self.model.untie("copy")
         self.model_gradients = {
             name: np.empty_like(array) for name, array in self.model.parameters.items()
         }
@@ -139,7 +141,8 @@ class Training:
         self.flat_gradient = np.empty_like(flat)
         self.gradients = unflatten(self.flat_gradient, shapes)
 
-        self.parts: list[tuple[AdamW, slice, float]] = []  # with its place and its factor
+        # Each AdamW with its part of the vectors, and the factor of its learning rate
+        self.parts: list[tuple[AdamW, slice, float]] = []
         start = 0
         for names, factor in groups(list(shapes), run):
             group = {name: shapes[name] for name in names}
@@ -157,9 +160,10 @@ class Training:
         layer = re.match(r"h\.(\d+)\.(.*)", name)
         if layer is None:
             return name, 1.0
+        number = int(layer[1])
         same_layers = self.run.layers if self.run.one_block else self.run.same_layers
-        first_same = self.run.layers - same_layers
-        number = min(int(layer[1]), first_same) if same_layers else int(layer[1])
+        if same_layers > 0:  # the last layers have the weights of the first one of them
+            number = min(number, self.run.layers - same_layers)
         return f"h.{number}.{layer[2]}", 1.0
 
     def fill_model(self) -> None:
@@ -374,7 +378,7 @@ def entropies(P: np.ndarray) -> np.ndarray:  # [n, V] -> [n]
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:  # [n], [n]
-    """Spearman's."""
+    """Spearman's rank correlation."""
     correlations: np.ndarray = np.corrcoef(ranks(x), ranks(y))  # [2, 2]
     return float(correlations[0, 1])
 

@@ -76,13 +76,16 @@ def loss_difference(pair: Pair) -> float:
 def rare_minus_others(pair: Pair) -> float:
     """The part of the loss difference that lies in rare tokens, minus the rest of it."""
     tied, untied = pair
-    parts = {True: 0.0, False: 0.0}
-    for limit, (_, nats), (_, other_nats) in zip(
+    rare = others = 0.0
+    for limit, (_, tied_nats), (_, untied_nats) in zip(
         COUNTS, tied["by count"], untied["by count"], strict=True
     ):
-        parts[limit <= RARE] += nats - other_nats
+        if limit <= RARE:
+            rare += tied_nats - untied_nats
+        else:
+            others += tied_nats - untied_nats
     tokens = sum(count for count, _ in tied["by count"])
-    return (parts[True] - parts[False]) / tokens
+    return (rare - others) / tokens
 
 
 def above(limit: float) -> Callable[[Sequence[float]], float]:
@@ -100,49 +103,49 @@ def between(low: float, high: float) -> Callable[[Sequence[float]], float]:
 
 
 NO_DIFFERENCE = Test(
-    "P1",
-    "512-1",
-    "narrower",
-    f"-{EQUAL} < mean < {EQUAL}",
-    loss_difference,
-    between(-EQUAL, EQUAL),
-    lambda low, high: low > EQUAL or high < -EQUAL,
+    prediction="P1",
+    cell="512-1",
+    other="narrower",
+    says=f"-{EQUAL} < mean < {EQUAL}",
+    value=loss_difference,
+    p=between(-EQUAL, EQUAL),
+    is_refuted=lambda low, high: low > EQUAL or high < -EQUAL,
 )
 UNTIED_AHEAD = Test(
-    "P1",
-    "2048-1",
-    "narrower",
-    f"mean > {EQUAL}",
-    loss_difference,
-    above(EQUAL),
-    lambda low, high: high < EQUAL,
+    prediction="P1",
+    cell="2048-1",
+    other="narrower",
+    says=f"mean > {EQUAL}",
+    value=loss_difference,
+    p=above(EQUAL),
+    is_refuted=lambda low, high: high < EQUAL,
 )
 TIED_AHEAD = Test(
-    "P2",
-    "512-4",
-    "narrower",
-    "mean < 0",
-    loss_difference,
-    below(0),
-    lambda low, high: low > 0,
+    prediction="P2",
+    cell="512-4",
+    other="narrower",
+    says="mean < 0",
+    value=loss_difference,
+    p=below(0),
+    is_refuted=lambda low, high: low > 0,
 )
 STILL_COSTS = Test(
-    "P3",
-    "512-1",
-    "untied",
-    f"mean > {LITTLE}",
-    loss_difference,
-    above(LITTLE),
-    lambda low, high: high < LITTLE,
+    prediction="P3",
+    cell="512-1",
+    other="untied",
+    says=f"mean > {LITTLE}",
+    value=loss_difference,
+    p=above(LITTLE),
+    is_refuted=lambda low, high: high < LITTLE,
 )
 IN_RARE_TOKENS = Test(
-    "P4",
-    "2048-1",
-    "untied",
-    "rare - others > 0",
-    rare_minus_others,
-    above(0),
-    lambda low, high: high < 0,
+    prediction="P4",
+    cell="2048-1",
+    other="untied",
+    says="rare - others > 0",
+    value=rare_minus_others,
+    p=above(0),
+    is_refuted=lambda low, high: high < 0,
 )
 TESTS = [
     NO_DIFFERENCE,
@@ -198,7 +201,7 @@ def verdicts(results: Results) -> list[Verdict]:
         whole = [pair for pair in pairs if "loss" in pair[0] and "loss" in pair[1]]
         values = tuple(test.value(pair) for pair in whole)
         lost = len(pairs) - len(whole)
-        p = test.p(values) if lost <= 1 else 1.0
+        p = test.p(values) if lost <= 1 else 1.0  # with more than one lost, it is not decided
         found.append(Verdict(test, values, lost, p, verdict="not decided"))
     corrected = holm(found)
     return [decided(one) for one in corrected]
@@ -210,6 +213,8 @@ def holm(found: list[Verdict]) -> list[Verdict]:
     for one in found:
         family = [other for other in found if other.test.prediction == one.test.prediction]
         size = FAMILY_SIZE[one.test.prediction]
+        # The smallest p is multiplied by the size of the family, the next by one less, and so on. A
+        # corrected p is at least as large as those of smaller p.
         ordered = sorted(other.p for other in family)
         steps = [(size - place) * p for place, p in enumerate(ordered) if p <= one.p]
         corrected.append(replace(one, p=min(1.0, max(steps))))
@@ -217,6 +222,7 @@ def holm(found: list[Verdict]) -> list[Verdict]:
 
 
 def decided(one: Verdict) -> Verdict:
+    """The verdict as registered.md fixes it. A test that lost more than one pair is not decided."""
     if one.verdict == "not run" or one.lost > 1:
         return one
     if one.p < LEVEL:
@@ -290,12 +296,16 @@ def law(costs: dict[Cell, tuple[float, float]]) -> tuple[float, float] | None:
     """
     if len(costs) < 10:
         return None
+    # The fit: each cell is weighted by the inverse of its standard error.
     X = np.array([terms(cell) for cell in costs])  # [10, 4]
     y = np.array([cost for cost, _ in costs.values()])
     error = np.array([error for _, error in costs.values()])
     weighted_X, weighted_y = X / error[:, None], y / error
     inverse = np.linalg.inv(weighted_X.T @ weighted_X)
     coefficients = inverse @ weighted_X.T @ weighted_y
+
+    # The prediction's variance is that of a cell and that of the fit, times how far the ten cells
+    # are from the fit.
     freedom = len(y) - X.shape[1]
     scatter = ((weighted_y - weighted_X @ coefficients) ** 2).sum() / freedom
     x = np.array(terms(EXTRA))
@@ -307,5 +317,6 @@ def law(costs: dict[Cell, tuple[float, float]]) -> tuple[float, float] | None:
 
 
 def terms(cell: Cell) -> list[float]:
+    """What a, b, c and d of the law are multiplied by."""
     vocabulary, layers, width = cell
     return [1.0, math.log2(vocabulary / 512), math.log2(layers), math.log2(width / 64)]

@@ -101,7 +101,8 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
 
 # Other cases have each of these faults, too.
 SLOW = {"plain", "cut at once", "cut three times", "dropped", "404 of the other host"}
-SLOW |= {"403", "redirects in a circle"}
+SLOW |= {"403", "redirects in a circle", "410", "cut", "503", "too small a Content-Length"}
+SLOW |= {"416", "small file"}
 
 
 def download_cases(cases):

@@ -317,12 +317,12 @@ def test_only_a_state_dict_inside_of_another_dict_is_said_to_be_there(write):
     """transformers does not look for it there. nanoGPT's own files have a reader of their own."""
     state = {"a": np.ones(3)}
     nano = {"model": state, "model_args": ARGS}
-    for value, is_inside in (
+    for value, is_nested in (
         (state, False),
         ({"state_dict": {"a": np.ones((1, 3))}}, True),
         (nano, False),
     ):
-        assert read_saved(write(value) / "pytorch_model.bin").is_inside == is_inside
+        assert read_saved(write(value) / "pytorch_model.bin").is_nested == is_nested
 
 
 @pytest.mark.parametrize(

@@ -574,6 +574,7 @@ def test_a_small_file_takes_little_time(
     assert seconds < 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make_index", "times", "message"), GROWING)
 def test_a_small_file_takes_little_memory(
     tmp_path, make_index: Callable[[int], bytes], times, message

@@ -923,6 +923,7 @@ def test_openais_ids_are_read(tmp_path):
 # Files are written, and read again
 
 
+@pytest.mark.slow
 def test_the_files_of_gpt2_are_written_again_byte_for_byte(gpt2):
     files = tokenizer_files(gpt2)
     assert files == {

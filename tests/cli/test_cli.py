@@ -20,13 +20,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checkpoint_files import write_tensors
-from support.commands import assert_one_error_line, command, output
+from support.commands import answer, assert_one_error_line, command, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt import TiedGPTError, Tokenizer, cli
+from tiedgpt import TiedGPTError, Tokenizer, __main__, cli
 from tiedgpt.cli import options
-from tiedgpt.cli.output import ProgressBar, fill, percent, print_json, printable
+from tiedgpt.cli.output import (
+    ProgressBar,
+    end_of_prompt,
+    fill,
+    percent,
+    print_json,
+    print_table,
+    printable,
+    quoted_token,
+)
 from tiedgpt.errors import TiedGPTWarning
 
 # Flags and help
@@ -34,13 +43,18 @@ from tiedgpt.errors import TiedGPTWarning
 
 def test_flags_may_stand_between_two_directories(run, checkpoint, tmp_path):
     new = str(tmp_path / "new")
-    assert run("untie", checkpoint, "--init", "zeros", new, "-q") == (0, "", "")
+    assert run("untie", checkpoint, "--init", "zeros", new, "--seed=0", "-q") == (0, "", "")
 
 
 def test_flags_may_stand_between_an_argument_and_one_that_may_be_left_out(run, checkpoint):
     between = run("attribute", "a", "-m", checkpoint, "b", "--json")
     after = run("attribute", "a", "b", "-m", checkpoint, "--json")
     assert between == after
+
+
+def test_a_prompt_may_begin_with_dashes(run, checkpoint):
+    """A flag has no space."""
+    assert answer(run, "next", "-m", checkpoint, "--no flag")["prompt"] == "--no flag"
 
 
 def test_flags_may_stand_between_arguments_of_any_number(run, checkpoint):
@@ -91,6 +105,15 @@ def test_a_character_that_a_terminal_has_not_becomes_a_question_mark(monkeypatch
     assert b"no command 'caf?'" in sys.stderr.buffer.getvalue()
     print("caf\u00e9", flush=True)
     assert sys.stdout.buffer.getvalue() == "caf\u00e9\n".encode()
+
+
+def test_a_terminal_keeps_its_encoding(monkeypatch):
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert cli.main(["--version"]) == 0
+    print("caf\u00e9", flush=True)
+    assert stdout.buffer.getvalue().endswith(b"\ncaf?\n")
 
 
 def test_the_escapes_of_a_text_at_which_a_sample_stops():
@@ -178,6 +201,38 @@ def test_help_fits_narrow_terminals(run, monkeypatch, name):
     assert max(len(line) for line in above_examples.splitlines()) <= 60
 
 
+EOT = "<|endoftext|>"
+READERS = [  # of a special token: in a prompt, a token, or a file
+    ["generate", "-n", "1", EOT],
+    ["next", EOT],
+    ["next", "--paths", EOT],
+    ["lens", EOT],
+    ["attribute", EOT],
+    ["attribute", "a", EOT],
+    ["attribute", "a", "b", "--against", EOT],
+    ["tokenize", EOT],
+    ["score", "FILE"],
+    ["study", "--corpus", "FILE"],
+    ["train", "FILE", "--out", "new", "--from", "MODEL", "--steps", "1", "--context", "4"],
+    ["train", "HELD OUT", "--out", "new", "--from", "MODEL", "--steps", "1", "--context", "4"],
+]
+
+
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+def test_a_special_token_is_read_if_that_is_allowed(run, checkpoint, tmp_path, monkeypatch, words):
+    """The last tenth of a text to train on is held out."""
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text(EOT + "a text" * 40)
+    Path("HELD OUT").write_text("a text" * 40 + EOT)
+    Path("MODEL").symlink_to(checkpoint)
+    model = [] if words[0] == "train" else ["-m", "MODEL"]
+    code, _, err = run(*words, *model, "-q")
+    assert code == 2
+    assert f"{EOT}; to read it as that token, add --allow-special" in err
+    code, _, err = run(*words, *model, "--allow-special")
+    assert code == 0, err
+
+
 # Text that fits the terminal
 
 
@@ -191,6 +246,22 @@ def test_help_fits_narrow_terminals(run, monkeypatch, name):
 )
 def test_each_line_keeps_its_indent(text, expected):
     assert fill(text, width=16) == expected
+    assert fill(text, width=0) == expected, "a terminal may say that it has 0 columns"
+
+
+def test_captions_of_a_table_have_80_columns_at_most(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    print_table(["word " * 30, ("a", "1")])
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert len(first) in range(76, 81)
+
+
+def test_what_is_longer_than_its_room_is_cut():
+    assert end_of_prompt("a" * 30) == repr("a" * 30)
+    assert end_of_prompt("a" * 31) == f"...{'a' * 27!r}"
+    tokens = Tokenizer([], {"b" * 22: 256, "b" * 23: 257})
+    assert quoted_token(tokens, 256) == repr("b" * 22)
+    assert quoted_token(tokens, 257) == f"'{'b' * 20}..."
 
 
 # Numbers as text of a flag
@@ -242,7 +313,7 @@ HOSTILE_NAMES = [
         ["untie", f"{FOLDER}/model", f"{FOLDER}/model/config.json/{HOSTILE}"], 2, id="file"
     ),
     pytest.param(
-        ["resize", f"{FOLDER}/bare", f"{FOLDER}/new", "--vocab-size", "300"], 0, id="copy"
+        ["resize", f"{FOLDER}/bare", f"{FOLDER}/larger", "--vocab-size", "300"], 0, id="copy"
     ),
     pytest.param(["params", "-m", f"{FOLDER}/other"], 2, id="another-kind"),
     pytest.param(["generate", "-m", f"{FOLDER}/names", "-n", "1", "a"], 2, id="tensors"),
@@ -262,10 +333,10 @@ HOSTILE_NAMES = [
 ]
 
 
-@pytest.fixture
-def hostile(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
     """A folder of models. Its name is a HOSTILE text, and so are names in each of its files."""
-    folder = tmp_path / HOSTILE
+    folder = tmp_path_factory.mktemp("names") / HOSTILE
     tokenizer = Tokenizer([], {f"<{HOSTILE}>": 256})
     tiedgpt.save_model(random_model(CONFIG), tokenizer, folder / "model")
     tiedgpt.save_model(random_model(CONFIG), None, folder / "bare")
@@ -287,7 +358,6 @@ def hostile(tmp_path, monkeypatch):
     (folder / "other" / "config.json").write_text(json.dumps(kind))
     np.savez(folder / "file.npz", **{"ids": [1], HOSTILE: [1.0]})
     (folder / "text").write_text("a text to be read\n" * 99)
-    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(folder))
     return folder
 
 
@@ -298,6 +368,7 @@ def test_output_and_messages_hold_no_escape_codes(
 ):
     """Each message is one line that begins with "tiedgpt: ". stdout is a terminal."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(hostile))
     code, out, err = run(*[argument.replace(FOLDER, str(hostile)) for argument in arguments])
     assert code == expected_code, err
     for line in out.splitlines():
@@ -388,6 +459,35 @@ def test_a_file_that_is_not_a_model(run):
 # Streams that are full or closed
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("words", [["tokenize", "-h"], ["tokenize", "-m", "CHECKPOINT", "a"]])
+def test_a_disk_that_is_full_is_an_error(capsys, monkeypatch, checkpoint, words):
+    """What could not be written is dropped: to close the file is no error any more."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        code = cli.main([checkpoint if word == "CHECKPOINT" else word for word in words])
+    assert code == 2
+    assert capsys.readouterr().err == "tiedgpt: error: No space left on device\n"
+
+
+def test_a_pipe_that_is_closed_ends_a_command_quietly(capsys, monkeypatch, checkpoint):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with open(write_end, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        code = cli.main(["tokenize", "-m", checkpoint, "a"])
+    assert code == 141  # as a shell reports SIGPIPE
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_stream_that_the_caller_has_closed_is_not_needed(monkeypatch, checkpoint, name):
+    """Python has None in its place."""
+    monkeypatch.setattr(sys, name, None)
+    assert cli.main(["tokenize", "-m", checkpoint, "a"]) == 0
+    getattr(sys, name).close()
+
+
 def run_in_a_shell(line, checkpoint):
     """Run a line of shell in which `tiedgpt` is our command, and $CHECKPOINT is a path."""
     function = f'tiedgpt() {{ {shlex.join(command())} "$@"; }}'
@@ -402,6 +502,7 @@ def run_in_a_shell(line, checkpoint):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -415,6 +516,7 @@ def test_an_answer_that_cannot_be_written_is_an_error(checkpoint, line):
     assert done.stderr == "tiedgpt: error: No space left on device\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -432,17 +534,52 @@ def test_streams_that_are_not_needed_may_be_closed(checkpoint, line):
 # Ctrl-C
 
 
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_what_ctrl_c_does_before_and_after_a_command(monkeypatch, is_ignored):
+    """Before it, it ends the process at once; after it, it does not change the exit code.
+
+    A command that was started so that it ignores Ctrl-C always ignores it.
+    """
+    during = []
+
+    def main_of_cli():
+        during.append(signal.getsignal(signal.SIGINT))
+        return 7
+
+    monkeypatch.setattr(cli, "main", main_of_cli)
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    usual = signal.signal(
+        signal.SIGINT, signal.SIG_IGN if is_ignored else signal.default_int_handler
+    )
+    try:
+        code = __main__.main()
+        after = signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert code == 7
+    assert during == [signal.SIG_IGN if is_ignored else signal.SIG_DFL]
+    assert after == signal.SIG_IGN
+    assert os.environ.pop("OPENBLAS_THREAD_TIMEOUT") == "14"
+
+
+def test_the_user_s_own_time_for_the_threads_of_blas_stays(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "3")
+    __main__.tune()
+    assert os.environ["OPENBLAS_THREAD_TIMEOUT"] == "3"
+
+
 # The first program imports a module that Ctrl-C interrupts, with an import that turns
 # KeyboardInterrupt into another error. In the second, Ctrl-C comes while Python ends. The third was
 # started so that it ignores Ctrl-C, as by `tiedgpt ... &` in a shell script.
 PRESS = "signal.raise_signal(signal.SIGINT)"
 MOMENTS = [
     pytest.param(f"cli.import_module = lambda *_: {PRESS}", -signal.SIGINT, id="import"),
-    pytest.param(f"atexit.register(lambda: {PRESS})", 0, id="exit"),
+    pytest.param(f"atexit.register(lambda: {PRESS})", 0, id="exit", marks=pytest.mark.slow),
     pytest.param(
         f"signal.signal(signal.SIGINT, signal.SIG_IGN); {PRESS}; atexit.register(lambda: {PRESS})",
         0,
         id="ignored",
+        marks=pytest.mark.slow,
     ),
 ]
 
@@ -484,39 +621,33 @@ def test_the_entry_imports_nothing_before_it_handles_ctrl_c():
 
 
 def test_a_command_imports_no_other_library_and_no_other_command():
+    """The program that runs it keeps its own handler of Ctrl-C."""
     run_python("""
-        import sys
+        import signal, sys
+        handler = signal.getsignal(signal.SIGINT)
+        import tiedgpt.__main__
         import tiedgpt.cli
         tiedgpt.cli.main(["tokenize", "-m", "shakespeare-tied", "--json", "a"])
+        assert signal.getsignal(signal.SIGINT) is handler
         libraries = "torch transformers tiktoken safetensors requests tqdm matplotlib http.client"
         ours = "tiedgpt.training tiedgpt.study tiedgpt.cli.generate tiedgpt.checkpoints.pickles"
         assert not sys.modules.keys() & {*libraries.split(), *ours.split()}
     """)
 
 
-def test_the_public_names_are_found():
-    run_python("""
-        import tiedgpt
-        public = {name for name in dir(tiedgpt) if not name.startswith("_")}
-        assert public == set(tiedgpt.__all__) == set(tiedgpt._MODULES)
-        from tiedgpt import *
-        assert GPT2 is tiedgpt.GPT2
-        assert GPT2.__module__ == "tiedgpt.gpt2.model"
-        assert all(callable(getattr(tiedgpt, name)) for name in tiedgpt.__all__)
-        assert not hasattr(tiedgpt, "nothing")
-    """)
-
-
-def test_a_program_that_imports_tiedgpt_keeps_its_handler_of_ctrl_c():
-    run_python("""
-        import signal
-        handler = signal.getsignal(signal.SIGINT)
-        import tiedgpt.__main__
-        import tiedgpt.cli
-        tiedgpt.cli.main(["tokenize", "-m", "shakespeare-tied", "--json", "a"])
-        from tiedgpt import *
-        assert signal.getsignal(signal.SIGINT) is handler
-    """)
+def test_the_public_names_are_found(monkeypatch):
+    """Each is imported when it is first used, and stays."""
+    for name in tiedgpt.__all__:
+        monkeypatch.delitem(vars(tiedgpt), name, raising=False)
+    public = {name for name in dir(tiedgpt) if not name.startswith("_")}
+    assert public == set(tiedgpt.__all__) == set(tiedgpt._MODULES)
+    names = {}
+    exec("from tiedgpt import *", names)
+    for name in tiedgpt.__all__:
+        assert callable(names[name])
+        assert vars(tiedgpt)[name] is names[name]
+    assert names["GPT2"].__module__ == "tiedgpt.gpt2.model"
+    assert not hasattr(tiedgpt, "nothing")
 
 
 # Progress
@@ -551,6 +682,18 @@ def test_in_a_file_progress_is_a_line_after_each_interval(stderr_at_half, monkey
     assert stderr_at_half(is_terminal=False) == ""
     monkeypatch.setattr(ProgressBar, "INTERVAL", 0)
     assert stderr_at_half(is_terminal=False) == "tiedgpt: note: loading a\\nb: 50% after 0 min\n"
+
+
+@pytest.mark.parametrize(("unit", "shown"), [("B", "| 5.00k/20.0k ["), ("token", "| 5000/20000 [")])
+def test_a_bar_counts_bytes_in_thousands_and_takes_a_later_total(monkeypatch, unit, shown):
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(stderr, "isatty", lambda: True)
+    monkeypatch.setattr(ProgressBar, "DELAY", 0)
+    with ProgressBar("loading", total=1, unit=unit) as progress:
+        time.sleep(0.001)
+        progress.add(5000, 20_000)
+        assert shown in stderr.getvalue()
 
 
 def test_the_bar_disappears_with_the_last_step(monkeypatch):
@@ -613,6 +756,20 @@ def test_quiet_hides_notes_and_no_error(run, checkpoint):
     code, out, err = run("tokenize", "-q", "-m", checkpoint, "<|endoftext|>")
     assert (code, out) == (2, "")
     assert err.startswith("tiedgpt: error: ")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(signal.SIG_DFL, signal.default_int_handler), (signal.SIG_IGN, signal.SIG_IGN)],
+)
+def test_ctrl_c_raises_in_a_command_unless_the_caller_ignores_it(before, after):
+    usual = signal.signal(signal.SIGINT, before)
+    try:
+        cli.handle_signals()
+        handler = signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert handler is after
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")

@@ -109,6 +109,20 @@ CASES = {  # tensors, fields of config.json, exit code, how the answer begins, w
         "conflict: ",
         ["0 of 10"],
     ),
+    "the head alone": (
+        {H: MATRIX},
+        {"tie_word_embeddings": True},
+        1,
+        "conflict: config.json says tied, and the files have no embedding",
+        ["their shape 10 x 2", "the files hold one matrix", "head lm_head.weight"],
+    ),
+    "more than two": (
+        {"model.shared.weight": MATRIX, "model.encoder.embed_tokens.weight": MATRIX, H: MATRIX + 1},
+        {**BART, "tie_word_embeddings": True},
+        1,
+        "conflict: ",
+        ["other matrices model.encoder.embed_tokens.weight their shape"],
+    ),
     "not known": ({E: MATRIX}, {"model_type": "new"}, 1, "not known: ", ["not known"]),
     "not known, by the flag": (
         {E: MATRIX, H: MATRIX + 1},

@@ -5,20 +5,23 @@ import json
 import numpy as np
 import pytest
 from support.commands import assert_one_error_line
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt.cli import compare
 
 MODEL = tiedgpt.load_model("shakespeare-tied")
-TOKENIZER = tiedgpt.load_tokenizer("shakespeare-tied")
-PROMPT = TOKENIZER.encode("ROMEO:")
 IDS = [1, 2, 3, 4, 5]
+# The model and the tokenizer of `checkpoint`, for tokens
+SMALL = random_model(CONFIG)
+TOKENIZER = tiedgpt.Tokenizer([])
+PROMPT = TOKENIZER.encode("ROMEO:")
 
 
 def greedy_tokens(n):
     ids = list(PROMPT)
     for _ in range(n):
-        ids.append(int(np.argmax(MODEL(ids)[-1])))
+        ids.append(int(np.argmax(SMALL(ids)[-1])))
     return ids[len(PROMPT) :]
 
 
@@ -35,13 +38,13 @@ def compared(run, tmp_path):
 
 
 @pytest.fixture
-def judged(run, tmp_path):
+def judged(run, checkpoint, tmp_path):
     """judged(document, *flags) -> what the command says of a file of tokens."""
 
     def judged(document, *flags):
         path = tmp_path / "mine.json"
         path.write_text(json.dumps(document))
-        words = ("compare", "-q", "-m", "shakespeare-tied", "--trials", "1")
+        words = ("compare", "-q", "-m", checkpoint, "--trials", "1")
         return run(*words, "--tokens", str(path), *flags)
 
     return judged
@@ -70,6 +73,33 @@ def test_what_agrees_and_shows_too_little_is_no_difference(compared):
     assert "what was compared agrees" in out
 
 
+@pytest.mark.parametrize("kind", ["arrays", "tokens"])
+def test_the_head_that_is_asked_for_is_compared(run, untied, tmp_path, kind):
+    tied = tiedgpt.load_model(untied).tie()
+    if kind == "arrays":
+        np.savez(tmp_path / "mine.npz", ids=IDS, logits=tied(IDS))
+        words = [str(tmp_path / "mine.npz")]
+    else:
+        ids = list(tiedgpt.generate(tied, IDS, 6, greedy=True))
+        (tmp_path / "mine.json").write_text(json.dumps({"prompt_ids": IDS, "ids": ids}))
+        words = ["--tokens", str(tmp_path / "mine.json")]
+    words = ["compare", "-q", "-m", untied, "--trials", "1", *words]
+    assert run(*words, "--head", "tied")[0] == 0
+    assert run(*words)[0] == 1
+
+
+def test_a_bar_shows_how_many_mistakes_are_tried(compared, judged, monkeypatch):
+    totals = []
+    monkeypatch.setattr(compare.ProgressBar, "add", lambda bar, n, total: totals.append(total))
+    wrong = MODEL(IDS)
+    wrong[2, 7] += 1
+    compared("--trials", "2", ids=IDS, logits=wrong)
+    assert totals != []
+    totals.clear()
+    judged({"prompt_ids": PROMPT, "ids": [5]})
+    assert totals != []
+
+
 def test_targets_are_those_of_gradients(compared):
     ids, targets = np.array([IDS]), np.array([IDS[::-1]])
     _, gradients = tiedgpt.loss_and_gradients(MODEL, ids, targets)
@@ -83,7 +113,7 @@ def test_targets_are_those_of_gradients(compared):
 def test_arrays_of_which_none_could_differ(run, tmp_path):
     """All logits of this model are 0, so right ones show nothing."""
     zeros, path = str(tmp_path / "zeros"), tmp_path / "mine.npz"
-    tiedgpt.save_model(MODEL.untie("zeros"), TOKENIZER, zeros)
+    tiedgpt.save_model(MODEL.untie("zeros"), None, zeros)
     np.savez(path, ids=IDS, logits=np.zeros((5, 1024)))
     code, out, err = run("compare", "-q", "-m", zeros, str(path))
     assert (code, err) == (1, "")
@@ -149,14 +179,31 @@ def test_a_wrong_token_is_shown_with_its_text(judged):
     assert row.endswith(" defect")
     code, out, _ = judged({"prompt_ids": PROMPT, "ids": wrong}, "--json")
     assert code == 1
-    (departure,) = json.loads(out)["departures"]
+    document = json.loads(out)
+    assert document["trials"] == 1, "as many as --trials says"
+    (departure,) = document["departures"]
     assert (departure["place"], departure["token"], departure["ours"]) == (2, 5, tokens[2])
     assert departure["token_text"] == TOKENIZER.token_text(5)
     assert departure["ours_text"] == TOKENIZER.token_text(tokens[2])
 
 
+def test_a_prompt_may_have_a_special_token(judged):
+    prompt = [TOKENIZER.eot_id, *PROMPT]
+    (token,) = tiedgpt.generate(SMALL, prompt, 1, greedy=True)
+    text = {"prompt": "<|endoftext|>ROMEO:", "text": TOKENIZER.decode([token])}
+    code, out, _ = judged(text)
+    assert (code, out) == judged({"prompt_ids": prompt, "ids": [token]})[:2]
+    assert code == 0
+
+
+def test_a_token_that_pads_the_vocabulary_has_no_text():
+    departure = {"place": 0, "token": 300, "ours": 64}
+    (row,) = compare.with_texts({"departures": [departure]}, TOKENIZER)["departures"]
+    assert (row["token_text"], row["ours_text"]) == (None, "a")
+
+
 def test_tokens_that_look_drawn_are_judged_if_the_file_says_greedy(judged):
-    document = {"prompt_ids": PROMPT, "ids": list(tiedgpt.generate(MODEL, PROMPT, 40, seed=0))}
+    document = {"prompt_ids": PROMPT, "ids": list(tiedgpt.generate(SMALL, PROMPT, 40, seed=0))}
     assert_one_error_line(judged(document), "as in a text drawn at temperature")
     code, out, _ = judged({**document, "greedy": True})
     assert code == 1
@@ -164,9 +211,9 @@ def test_tokens_that_look_drawn_are_judged_if_the_file_says_greedy(judged):
 
 
 def test_a_token_of_a_model_without_a_vocabulary_is_shown_by_its_id(run, tmp_path):
-    tiedgpt.save_model(MODEL, None, tmp_path / "model")
+    tiedgpt.save_model(SMALL, None, tmp_path / "model")
     right = greedy_tokens(1)[0]
-    wrong = (right + 1) % MODEL.config.vocab_size
+    wrong = (right + 1) % SMALL.config.vocab_size
     (tmp_path / "mine.json").write_text(json.dumps({"prompt_ids": PROMPT, "ids": [wrong]}))
     words = ("compare", "-q", "-m", str(tmp_path / "model"), "--trials", "1", "--tokens")
     code, out, err = run(*words, str(tmp_path / "mine.json"))
@@ -202,7 +249,7 @@ def test_of_many_departures_the_first_are_shown(judged):
     """Each third token is wrong. The others are greedy after it."""
     ids, wrong = list(PROMPT), 0
     for place in range(3 * compare.MOST_ROWS + 6):
-        best = int(np.argmax(MODEL(ids)[-1]))
+        best = int(np.argmax(SMALL(ids)[-1]))
         is_wrong = place % 3 == 0
         ids.append(5 if is_wrong else best)
         wrong += is_wrong
@@ -211,6 +258,36 @@ def test_of_many_departures_the_first_are_shown(judged):
     rows = [line for line in out.splitlines() if line.startswith("tokens[")]
     assert len(rows) == compare.MOST_ROWS
     assert f"\nand {wrong - compare.MOST_ROWS} more\n\n" in out
+
+
+def test_a_tie_that_rounding_breaks_has_an_exit_code_of_its_own(judged, monkeypatch):
+    departure = {"place": 0, "token": 5, "ours": 6, "gap": 1e-9, "rounding": 0.1, "rank": 2}
+    report = {"departures": [{**departure, "is_tie_break": True}], "verdict": "tie-break"}
+    report |= {"sentence": "a tie", "notes": [], "mistakes": []}
+    monkeypatch.setattr(compare, "compare_tokens", lambda *_, **__: dict(report))
+    code, out, _ = judged({"prompt_ids": PROMPT, "ids": [5]})
+    assert code == 3
+    assert out.splitlines()[1].endswith(" tie-break")
+
+
+def test_how_a_text_was_read_is_said(judged):
+    (token,) = greedy_tokens(1)
+    text = "b" if TOKENIZER.decode([token]) == "a" else "a"
+    _, out, _ = judged({"prompt": "ROMEO:", "text": f"{text}\ufffd"})
+    assert "the text ends within a character, which is not judged" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("count", [0, compare.MOST_ROWS, compare.MOST_ROWS + 2])
+def test_mistakes_that_right_tokens_do_not_exclude(capsys, count):
+    report = {"departures": [], "sentence": "right", "verdict": "identical", "notes": []}
+    compare.print_departures(report | {"mistakes": count * ["logits: yours is x"]}, tokenizer=None)
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "right"
+    expected = ["yours may be right, or make one of these mistakes:"] if count else []
+    expected += min(count, compare.MOST_ROWS) * ["  logits: is x"]
+    if count > compare.MOST_ROWS:
+        expected.append("  and 2 more (--json lists them)")
+    assert lines == expected
 
 
 @pytest.mark.parametrize("count", [compare.MOST_ROWS, compare.MOST_ROWS + 2])

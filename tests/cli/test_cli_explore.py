@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import webbrowser
 
@@ -20,6 +21,7 @@ from tiedgpt.explore import server as server_module
 TEXT = "To be, or not to be"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stop", "expected_code"), [("quit", 0), ("Ctrl-C", 130)])
 def test_the_command_serves_until_it_is_stopped(checkpoint, tmp_path, stop, expected_code):
     """Its model is deleted as soon as the server has started."""
@@ -46,6 +48,7 @@ def opened(monkeypatch):
 
     class AtOnce(threading.Thread):
         def start(self):
+            assert self.daemon, "the server would wait for the browser at its end"
             self.run()
 
     def open_url(self, url, *_):
@@ -57,6 +60,21 @@ def opened(monkeypatch):
     monkeypatch.setattr(server_module.Server, "serve", lambda self: None)
     monkeypatch.setenv("BROWSER", "")
     return opened
+
+
+def test_ctrl_c_stops_the_server(run, checkpoint, monkeypatch):
+    """Before it serves, it prints its address."""
+    printed = []
+
+    def serve(server):
+        printed.append(sys.stdout.getvalue())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server_module.Server, "serve", serve)
+    code, out, err = run("explore", "-q", "--no-browser", checkpoint)
+    assert (code, err) == (130, "\n")
+    assert printed == [out]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\S+/lab\n", out)
 
 
 WITH_WINDOWS = webbrowser.BackgroundBrowser("firefox")
@@ -125,6 +143,9 @@ def test_the_corpus(tmp_path):
     name, corpus = explore.read_corpus(str(file), False, bytes_only, vocab_size=257)
     assert name == "text.txt"
     assert corpus.ids.tolist() == bytes_only.encode(TEXT)
+    file.write_text(f"{TEXT}<|endoftext|>", encoding="utf-8")
+    _, corpus = explore.read_corpus(str(file), True, bytes_only, vocab_size=257)
+    assert corpus.ids.tolist() == [*bytes_only.encode(TEXT), 256]
     assert explore.read_corpus(None, False, bytes_only, vocab_size=257) is None
     assert explore.read_corpus(None, False, bytes_only, vocab_size=1024) is None
 

@@ -1,10 +1,12 @@
 """`tiedgpt generate` as a user meets it: prompts, flags, JSON, the prompt loop, Ctrl-C."""
 
+import io
 import json
 import os
 import re
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,7 +17,8 @@ from support.models import CONFIG, random_model
 from support.terminal import CTRL_C, CTRL_D, Terminal
 
 import tiedgpt
-from tiedgpt import Tokenizer, generation
+from tiedgpt import Tokenizer, cli, generation
+from tiedgpt.cli.generate import Answer
 from tiedgpt.cli.output import CONTROLS
 from tiedgpt.study import reports
 
@@ -45,12 +48,12 @@ SETTINGS = [
 
 @pytest.mark.parametrize(("flags", "settings"), SETTINGS)
 def test_flags_do_what_the_arguments_of_generate_do(run, checkpoint, flags, settings):
-    document = answer(run, "generate", "-m", checkpoint, "-s", "3", "-n", "40", *flags.split(), "a")
+    document = answer(run, "generate", "-m", checkpoint, "-s", "3", "-n", "20", *flags.split(), "a")
     model = tiedgpt.load_model(checkpoint)
-    tokens = list(tiedgpt.generate(model, document["prompt_ids"], 40, seed=3, **settings))
+    tokens = list(tiedgpt.generate(model, document["prompt_ids"], 20, seed=3, **settings))
     assert document["samples"][0]["ids"] == tokens
     assert (
-        tokens != list(tiedgpt.generate(model, document["prompt_ids"], 40, seed=3)) or not settings
+        tokens != list(tiedgpt.generate(model, document["prompt_ids"], 20, seed=3)) or not settings
     )
 
 
@@ -86,7 +89,7 @@ def test_notes_name_the_settings_of_the_model_that_are_not_used(
 ):
     """transformers generates with them. The text is that of the flags."""
     path = save("model", random_model(CONFIG))
-    arguments = ("generate", "-m", path, "-n", "9", "-s", "1", *flags.split(), "a")
+    arguments = ("generate", "-m", path, "-n", "4", "-s", "1", *flags.split(), "a")
     text = output(run, *arguments)
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
     code, out, err = run(*arguments)
@@ -135,17 +138,22 @@ def test_a_drawn_seed_is_said_and_repeats_the_text(run, checkpoint):
 # The prompt
 
 
-@pytest.mark.parametrize("name", ["generate", "next", "lens", "attribute"])
-@pytest.mark.parametrize(
-    ("arguments", "stdin", "prompt"),
-    [
-        pytest.param(["b"], b"a", "b", id="argument-before-stdin"),
-        pytest.param(["é"], b"", "é", id="argument-not-ascii"),
-        pytest.param([], b"a\n\n", "a\n", id="stdin-without-its-last-line-end"),
-        pytest.param(["-"], b"a\r\n", "a", id="dash-is-stdin"),
-        pytest.param(["-"], b"-", "-", id="dash-on-stdin"),
-    ],
-)
+PROMPTS = {  # what a prompt is -> the arguments, stdin, the prompt
+    "argument-before-stdin": (["b"], b"a", "b"),
+    "argument-not-ascii": (["é"], b"", "é"),
+    "stdin-without-its-last-line-end": ([], b"a\n\n", "a\n"),
+    "dash-is-stdin": (["-"], b"a\r\n", "a"),
+    "dash-on-stdin": (["-"], b"-", "-"),
+}
+PROMPT_CASES = []
+for name in ("generate", "next", "lens", "attribute"):
+    for what, case in PROMPTS.items():
+        is_sample = name == "generate" or what.startswith("argument")
+        marks = [] if is_sample else [pytest.mark.slow]
+        PROMPT_CASES.append(pytest.param(name, *case, id=f"{name}-{what}", marks=marks))
+
+
+@pytest.mark.parametrize(("name", "arguments", "stdin", "prompt"), PROMPT_CASES)
 def test_a_prompt_is_the_argument_or_stdin(
     run, checkpoint, tmp_path, monkeypatch, name, arguments, stdin, prompt
 ):
@@ -175,7 +183,13 @@ def test_tokenize_reads_its_argument_or_stdin(run, checkpoint, arguments, stdin,
     ("arguments", "stdin", "expected"),
     [
         pytest.param("next é", "", "after 'é' by", id="argument"),
-        pytest.param("generate --json -n 1", "é", '"prompt": "\\u00e9"', id="stdin"),
+        pytest.param(
+            "generate --json -n 1",
+            "é",
+            '"prompt": "\\u00e9"',
+            id="stdin",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_text_is_utf_8_under_the_c_locale(arguments, stdin, expected):
@@ -247,7 +261,7 @@ def test_a_model_without_special_tokens(run, save):
 
 def test_generate_json(run, checkpoint):
     tokenizer = tiedgpt.load_tokenizer(checkpoint)
-    arguments = ("generate", "-m", checkpoint, "--num-samples", "3", "-t", "2", "-n", "150", "a\n")
+    arguments = ("generate", "-m", checkpoint, "--num-samples", "3", "-t", "2", "-n", "70", "a\n")
     document = answer(run, *arguments)
     assert document["model"] == checkpoint
     assert document["head"] == "tied"
@@ -255,7 +269,7 @@ def test_generate_json(run, checkpoint):
     assert document["prompt_ids"] == tokenizer.encode("a\n")
     assert len(document["samples"]) == 3
     for sample in document["samples"]:
-        assert len(sample["ids"]) == 150  # more than the context
+        assert len(sample["ids"]) == 70  # more than the context
         assert sample == {
             "ids": sample["ids"],
             "text": tokenizer.decode(sample["ids"]),
@@ -406,7 +420,9 @@ def test_an_unknown_model_in_tiedgpt_model_is_an_error_that_names_the_variable(r
     assert_one_error_line(run("params"), "TIEDGPT_MODEL: no model 'shakespear'")
 
 
-def test_without_models_study_compares_the_two_shipped_ones(run):
+def test_without_models_study_compares_the_two_shipped_ones(run, checkpoint, untied, weights):
+    (weights / "shakespeare-tied").symlink_to(checkpoint)
+    (weights / "shakespeare-untied").symlink_to(untied)
     _, out, _ = run("study")
     assert out.split()[:2] == ["shakespeare-tied", "shakespeare-untied"]
 
@@ -425,6 +441,7 @@ def start_of_a_long_text(checkpoint):
     return process
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_it_quietly(checkpoint):
     """As by `| head -1`."""
     with start_of_a_long_text(checkpoint) as process:
@@ -433,6 +450,16 @@ def test_a_closed_pipe_ends_it_quietly(checkpoint):
         assert process.stderr.read() == b""
 
 
+def test_ctrl_c_ends_it_quietly(run, checkpoint, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tiedgpt.cli.generate.sample_tokens", interrupted)
+    line_end = "\n"  # because a terminal has printed ^C
+    assert run("generate", "-q", "-m", checkpoint, "a") == (130, "", line_end)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "stderr"),
     [
@@ -451,6 +478,7 @@ def test_a_signal_ends_it_quietly(checkpoint, number, code, stderr):
 # The prompt loop
 
 
+@pytest.mark.slow
 def test_the_prompt_loop_continues_each_line(checkpoint, run):
     """An empty line and an error do not end it."""
     _, out, _ = run("generate", "-m", checkpoint, "--greedy", "-n", "4", "b")
@@ -467,6 +495,47 @@ def test_the_prompt_loop_continues_each_line(checkpoint, run):
         assert terminal.process.wait(timeout=60) == 0, terminal.text
 
 
+class TerminalInput(io.TextIOWrapper):
+    def isatty(self):
+        return True
+
+
+def test_what_ends_the_prompt_loop_and_what_does_not(run, checkpoint, monkeypatch, capsys):
+    """Ctrl-C ends the line or the text, an error neither, and Ctrl-D the loop."""
+    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
+    _, sample, _ = run(*arguments, "c")
+    typed = iter(["", KeyboardInterrupt, "<|endoftext|>", "b", "c", EOFError])
+    texts = iter([KeyboardInterrupt, None])
+    print_samples = Answer.print_samples
+
+    def type_line(prompt):
+        assert prompt == "> "
+        line = next(typed)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    def print_or_stop(answer, before):
+        error = next(texts)
+        if error is not None:
+            raise error
+        print_samples(answer, before)
+
+    monkeypatch.setattr("builtins.input", type_line)
+    monkeypatch.setattr(Answer, "print_samples", print_or_stop)
+    monkeypatch.setattr(sys, "stdin", TerminalInput(io.BytesIO()))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    assert cli.main(list(arguments)) == 0
+    out, err = capsys.readouterr()
+    shown = sample.translate(CONTROLS)  # on a terminal, control characters are replaced
+    assert out == f"\n\nc{shown}\n"
+    help_line, error = err.splitlines()
+    assert "Ctrl-D leaves" in help_line
+    assert error.startswith("tiedgpt: error: the text holds <|endoftext|>")
+
+
+@pytest.mark.slow
 def test_ctrl_c_stops_a_text_and_the_loop_goes_on(tmp_path):
     # A model that is so slow that the text is not complete before Ctrl-C
     slow = replace(CONFIG, n_layer=4, n_embd=384, n_head=6, n_inner=1536, n_ctx=1024)

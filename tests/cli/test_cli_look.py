@@ -19,7 +19,14 @@ from support.commands import answer, assert_one_error_line, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt.cli.output import in_bits, painted, print_table, quoted_token
+from tiedgpt.cli.output import (
+    ProgressBar,
+    in_bits,
+    painted,
+    print_predictions,
+    print_table,
+    quoted_token,
+)
 from tiedgpt.study import reports
 
 PROMPT = "abcdefgh"
@@ -120,8 +127,15 @@ def test_a_word_without_its_space_is_said_to_be_a_piece(run, words, noted):
         assert f"has its space: ' {noted}'\n" in err
 
 
-@pytest.mark.parametrize("head", ["untied", "both"])
-@pytest.mark.parametrize("width", [80, 44])
+@pytest.mark.parametrize(
+    ("width", "head"),
+    [
+        (44, "both"),
+        (80, "untied"),
+        pytest.param(44, "untied", marks=pytest.mark.slow),
+        pytest.param(80, "both", marks=pytest.mark.slow),
+    ],
+)
 def test_the_text_fits_the_terminal_and_names_the_heads(
     run, untied, monkeypatch, command, width, head
 ):
@@ -283,6 +297,33 @@ def test_the_table_of_params(run, checkpoint, monkeypatch):
         assert row == [label, f"{few:,}", f"{many:,}", difference, share]
 
 
+def test_the_bar_of_a_score_ends_with_the_tokens_of_all_heads(run, untied, monkeypatch):
+    calls = []
+    monkeypatch.setattr(ProgressBar, "add", lambda bar, n: calls.append((bar.total, n)))
+    for head, count in (("tied", 1), ("both", 2)):
+        calls.clear()
+        output(run, "score", "-m", untied, "--head", head, stdin=TEXT.encode())
+        assert {total for total, _ in calls} == {count * len(TEXT_IDS)}
+        assert sum(n for _, n in calls) == count * len(TEXT_IDS)
+
+
+def test_the_parts_of_an_answer_by_both_heads(run, untied):
+    """Each has a heading, and an empty line before it."""
+    line = ("-m", untied, "--head", "both")
+    out = output(run, "score", *line, "--tokens", stdin=TEXT.encode())
+    assert re.findall(r"^--- (\w+) ---$|, (both heads), on", out, re.M) == [
+        ("tied", ""),
+        ("untied", ""),
+        ("", "both heads"),
+    ]
+    assert "\n\n--- untied ---\n" in out
+    out = output(run, "attribute", *line, PROMPT)
+    first, second = re.findall(r"^(\n?)The logit of ", f"\n{out}", re.M)
+    assert (first, second) == ("\n", "\n")
+    out = output(run, "lens", *line, PROMPT)
+    assert re.search(r"\n\nuntied ", out)
+
+
 @pytest.fixture
 def padded(save):
     """The path of a model with more tokens than its tokenizer; the last is likely after "b"."""
@@ -361,7 +402,15 @@ def test_there_are_no_colours_where_they_are_not_wanted(coloured):
 
 
 @pytest.mark.parametrize(
-    "label", ["\u4f60\u597d", "\uff21\uff22", "\U0001f600!!", "caf\u00e9", "cafe\u0301"]
+    "label",
+    [
+        "\u4f60\u597d",
+        "\uff21\uff22",
+        "\U0001f600!!",
+        "caf\u00e9",
+        "cafe\u0301",
+        "four\u20dd",  # in a circle
+    ],
 )
 def test_a_column_begins_below_the_one_above_whatever_a_label_has(capsys, label):
     """A Chinese character and an emoji take two columns of the terminal, an accent none."""
@@ -399,6 +448,30 @@ def test_columns_that_do_not_fit_the_terminal_are_below(monkeypatch, capsys, wid
     monkeypatch.setenv("COLUMNS", str(width))
     print_table([("x", "aaaa", "bbbb", "cccc")])
     assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_a_label_has_16_columns_at_least(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table([("aaaa bbbb cccc dddd", "1" * 12)])
+    assert capsys.readouterr().out.splitlines() == ["aaaa bbbb cccc", f"{'dddd':16}  {'1' * 12}"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "unit", "header", "row"),
+    [
+        (41, "bits", "  bits  token           likeliest others", "     -  'bbbbbbbbbb..."),
+        (40, "bits", "  bits  token", "     -  'bbbbbbbbbb..."),
+        (41, "logprob", "logprob  token", "      -  'bbbbbbbbbb..."),
+        (20, "bits", "  bits  token", "     -  'bbbbbbbb..."),
+        (10, "bits", "  bits  token", "     -  'bb..."),
+    ],
+)
+def test_the_columns_of_a_listing(monkeypatch, capsys, columns, unit, header, row):
+    """6 or 7 for the number, 14 to 6 for the token, and 17 for each other token that fits."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    tokenizer = tiedgpt.Tokenizer([], {"b" * 30: 256})
+    print_predictions(tokenizer, unit, [(256, None)])
+    assert capsys.readouterr().out.splitlines() == [header, row]
 
 
 COLOURS = [  # bits, what begins the text on a terminal

@@ -11,7 +11,7 @@ import pytest
 from support import loopback_hub
 from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import visible_files
-from support.models import SMALL, random_model
+from support.models import CONFIG, SMALL, random_model
 
 import tiedgpt
 from tiedgpt.cli import os_error_message
@@ -40,11 +40,26 @@ def without_weights(no_models, checkpoint, monkeypatch):
 
 
 def test_params_and_tokenize_need_no_weights_of_a_model_that_is_found(
-    run, checkpoint, without_weights
+    run, checkpoint, without_weights, monkeypatch
 ):
     document = answer(run, "params", without_weights)
     assert document["tied"]["total"] == parameter_count(checkpoint)
     assert answer(run, "tokenize", "-m", without_weights, "ab")["ids"] == [64, 65]
+    monkeypatch.setenv("TIEDGPT_MODEL", without_weights)
+    assert answer(run, "params") == document
+    assert answer(run, "tokenize", "ab")["ids"] == [64, 65]
+
+
+def test_params_downloads_no_weights(run, hub_server, hub_files, weights_folder):
+    code, out, err = run("params", loopback_hub.NAME, "--json")
+    assert code == 0
+    assert f"note: downloading the vocabulary of {loopback_hub.NAME}" in err
+    document = json.loads(out)
+    assert document["tied"] == tiedgpt.count_parameters(loopback_hub.CONFIG)["tied"]
+    assert document["model"] == loopback_hub.NAME
+    assert set(visible_files(weights_folder / loopback_hub.NAME)) == {
+        name for name in hub_files if not name.endswith(".safetensors")
+    }
 
 
 @pytest.mark.parametrize("words", [["generate"], ["next"], ["score", "-"], ["lens"]])
@@ -84,6 +99,9 @@ def test_params_of_several_models(run, no_models):
     assert rows[0] == ["parameters", "gpt2", "gpt2-xl"]
     for head, row in zip(("tied", "untied"), rows[1:], strict=False):
         assert row == [head, *(f"{document[head]['total']:,}" for document in alone)]
+    for row, head in zip(rows[4:], ("tied", "untied"), strict=True):
+        shares = [document["difference"] / document[head]["total"] for document in alone]
+        assert row == ["of", head, *(f"{share:.1%}" for share in shares)]
 
 
 def test_one_layer_and_one_head_are_said_so(run, save):
@@ -135,6 +153,16 @@ def test_the_calculator_without_a_total(run):
     assert document["saving_percent"] is None
 
 
+@pytest.mark.parametrize(("total", "has_both"), [("399", False), ("400", True)])
+def test_the_calculator_takes_a_total_for_that_of_an_untied_model_if_it_can_be(
+    run, total, has_both
+):
+    """Two matrices of 50 x 4 have 400 numbers."""
+    out = " ".join(output(run, "params", "--vocab", "50", "--dim", "4", "--total", total).split())
+    assert (f", 50.0% of an untied model of {total} (33.3% if" in out) == has_both
+    assert f"if {total} is the tied one" in out
+
+
 # list
 
 
@@ -167,10 +195,30 @@ def test_list_of_the_models_here(run, checkpoint, weights):
     ]
 
 
+def test_a_folder_that_may_not_be_read_is_left_out_of_the_list(run, weights, monkeypatch):
+    iterdir = Path.iterdir
+
+    def refuse_one(folder):
+        if folder == weights / "gpt2":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return iterdir(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refuse_one)
+    code, out, err = run("list", "--json")
+    assert (code, json.loads(out)["here"]) == (0, [])
+    assert "tiedgpt: note: gpt2 is left out: [Errno 13] Permission denied: " in err
+
+
 def models_not_here(run):
     """The models that can be downloaded, as `list --json` describes them."""
     _, out, _ = run("list", "--json")
     return json.loads(out)["not_here"]
+
+
+def test_list_on_a_machine_without_models(run, no_models):
+    out = output(run, "list")
+    assert out.startswith("\nNot on this machine; `tiedgpt download MODEL` fetches one:\n\n")
+    assert answer(run, "list")["here"] == []
 
 
 @pytest.mark.usefixtures("weights")
@@ -201,6 +249,14 @@ def test_tokenize_prints_a_line_for_each_token(run, checkpoint):
         f"{first_byte:>6}  b'\\xc3'",
         f"{second_byte:>6}  b'\\xa9'",
     ]
+
+
+def test_tokenize_shows_a_long_token_whole(run, save):
+    letters = "a" * 100
+    path = save("long", random_model(CONFIG), tiedgpt.Tokenizer([], {letters: 256}))
+    assert (
+        output(run, "tokenize", "-m", path, "--allow-special", letters) == f"   256  {letters!r}\n"
+    )
 
 
 def test_tokenize_json(run, checkpoint):
@@ -279,6 +335,12 @@ def test_resize_says_which_ids_have_no_text(run, checkpoint, tmp_path):
     expected = old.resize(300, "random", 3).parameters["wte.weight"]
     np.testing.assert_array_equal(model.parameters["wte.weight"], expected)
     assert "no text" not in run("resize", new, new + "2", "--vocab-size", "257", "--shrink")[2]
+
+
+def test_new_rows_are_the_mean_of_the_old_ones_by_default(run, checkpoint, tmp_path):
+    assert run("resize", checkpoint, str(tmp_path / "new"), "--vocab-size", "300")[0] == 0
+    new, old = tiedgpt.load_model(tmp_path / "new").W_E, tiedgpt.load_model(checkpoint).W_E
+    np.testing.assert_allclose(new[257:] - old.mean(axis=0), 0, atol=1e-6)
 
 
 @pytest.mark.parametrize("models", [[], ["gpt2", "gpt2-xl"]])

@@ -106,7 +106,7 @@ def test_the_error_names_what_is_wrong(refused, line):
 
 @pytest.mark.parametrize("command", [[], ["score"]], ids=["as-a-command", "as-a-file"])
 def test_a_very_long_argument_is_shortened(refused, command):
-    assert "xxx ... xxx" in refused([*command, "x" * 1_000_000])
+    assert "xxx ... xxx" in refused([*command, "x" * 100_000])
 
 
 @pytest.mark.parametrize(
@@ -158,14 +158,23 @@ def test_stdin_that_is_not_utf_8(refused, line):
 
 
 @pytest.mark.parametrize(
-    "words", ["tokenize", "score", "next", "train --out new", "generate", "generate --json"]
+    ("words", "stdout_is_terminal"),
+    [
+        ("tokenize", True),
+        ("score", True),
+        ("next", True),
+        ("train --out new", True),
+        ("generate", False),
+        ("generate --json", True),
+    ],
 )
-def test_no_text_on_a_terminal(tmp_path, monkeypatch, capsys, words):
+def test_no_text_on_a_terminal(tmp_path, monkeypatch, capsys, words, stdout_is_terminal):
     """No command waits for what is typed, but `generate` if stdout is a terminal, too."""
     monkeypatch.chdir(tmp_path)
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout_is_terminal)
     code = cli.main(words.split())
     out, err = capsys.readouterr()
     assert_one_error_line((code, out, err), "error: there is no text: give one, or pipe one in\n")

@@ -16,6 +16,7 @@ from support.models import CONFIG, random_model
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.cli.output import ProgressBar, shown, value_at
+from tiedgpt.cli.study import find_subjects, measure_all, print_reports
 from tiedgpt.study import embeddings
 from tiedgpt.study.corpus import Corpus
 from tiedgpt.study.reports import study_report
@@ -63,9 +64,9 @@ def test_a_name_that_is_shorter_than_another_has_empty_cells_below_it(
 
 def test_study_json_says_what_was_studied(run, checkpoint, untied, tmp_path):
     corpus = tmp_path / "corpus.txt"
-    corpus.write_text(TEXT + "é", encoding="utf-8")  # two bytes
-    document = answer(run, "study", untied, checkpoint, "--corpus", str(corpus))
-    assert document["corpus"] == {"file": str(corpus), "bytes": len(TEXT) + 2, "min_count": 100}
+    corpus.write_text("abcé", encoding="utf-8")  # which is too small for most measurements
+    document = answer(run, "study", "-q", untied, checkpoint, "--corpus", str(corpus))
+    assert document["corpus"] == {"file": str(corpus), "bytes": 5, "min_count": 100}
     first, second = document["models"]
     assert first["model"] == untied
     assert first["head"] == "untied"
@@ -147,12 +148,24 @@ ROWS = {
 }
 
 
-def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_file, monkeypatch):
+@pytest.fixture(scope="module")
+def two_reports(checkpoint, untied):
+    """The reports of a tied and an untied model on TEXT. The transcript has a command's table."""
+    ids = tiedgpt.load_tokenizer(checkpoint).encode(TEXT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embeddings, "MIN_PROBED", 10)  # the text has fewer than 100 frequent tokens
+        patch.setattr(embeddings, "COMPONENTS", 5)
+        subjects = find_subjects([checkpoint, untied])
+        return measure_all(subjects, {0: Corpus.of(ids, CONFIG.vocab_size)})
+
+
+def test_study_table_has_the_values_of_the_json(
+    capsys, checkpoint, untied, two_reports, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "400")  # each row is one line
-    monkeypatch.setattr(embeddings, "MIN_PROBED", 10)  # the text has fewer than 100 frequent tokens
-    monkeypatch.setattr(embeddings, "COMPONENTS", 5)
-    header, *lines = output(run, "study", checkpoint, untied, "--corpus", text_file).splitlines()
-    (tied_report, untied_report), _ = study(run, checkpoint, untied, "--corpus", text_file)
+    print_reports(two_reports)
+    header, *lines = capsys.readouterr().out.splitlines()
+    tied_report, untied_report = two_reports
     assert header.split() == [checkpoint, untied]
 
     labels = []
@@ -169,24 +182,26 @@ def test_study_table_has_the_values_of_the_json(run, checkpoint, untied, text_fi
     assert labels == list(ROWS)
 
 
-def study_of_four(run, checkpoint, untied, text_file):
+def test_study_fits_narrow_terminals_with_the_same_numbers(capsys, two_reports, monkeypatch):
     """The table of four models: two models, each of them twice."""
-    models = [checkpoint, untied, checkpoint, untied]
-    return output(run, "study", *models, "--corpus", text_file)
-
-
-def test_study_fits_narrow_terminals_with_the_same_numbers(
-    run, checkpoint, untied, text_file, monkeypatch
-):
     numbers = []
     for width in (80, 30):
         monkeypatch.setenv("COLUMNS", str(width))
-        out = study_of_four(run, checkpoint, untied, text_file)
+        print_reports(two_reports * 2)
+        out = capsys.readouterr().out
         assert max(len(line) for line in out.splitlines()) <= width
         numbers.append(numbers_in(out))
     wide, narrow = numbers
     assert narrow == wide
     assert len(wide) >= 4 * 9, "each of four models has at least nine such numbers"
+
+
+def test_names_leave_35_columns_for_the_labels(capsys, two_reports, monkeypatch):
+    """Of 80, so each of two models has 20, and two spaces before them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    print_reports([{**report, "model": 60 * "x"} for report in two_reports])
+    header, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == 2 * [20 * "x"]
 
 
 def numbers_in(table):
@@ -318,6 +333,14 @@ def test_study_of_a_text_with_too_few_frequent_tokens(run, checkpoint):
     assert "All tokens, by A" in out
     assert "Frequent tokens, " not in out
     assert "mlp0" not in out
+
+
+def test_study_of_too_many_different_tokens(run, checkpoint, text_file, monkeypatch):
+    monkeypatch.setattr("tiedgpt.study.reports.solved_paths", lambda *_: {})
+    (report,), err = study(run, checkpoint, "--corpus", text_file)
+    assert "note: " in err
+    assert "has too many different tokens to solve for the best W_U" in err
+    assert report["missing"] is None
 
 
 def test_study_of_a_model_with_a_context_of_one_token(run, save, text_file):

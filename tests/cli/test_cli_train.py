@@ -1,12 +1,15 @@
 """`tiedgpt train`: output, files, signals, --resume, kills."""
 
 import codecs
+import io
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from copy import deepcopy
 from dataclasses import replace
@@ -201,6 +204,7 @@ def test_the_best_model_and_the_last_one_are_kept(train, tmp_path, monkeypatch):
     np.testing.assert_array_equal(state["parameters"].values(copy=True), np.concatenate(last))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
 def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
     """The bar overwrites no line about held-out text, and no note about Ctrl-C."""
@@ -224,6 +228,22 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
         "tiedgpt: note: stopped after step",
     ):
         assert any(line.startswith(beginning) for line in lines), lines
+
+
+def test_the_bar_begins_at_what_is_done_and_each_evaluation_at_0(
+    resume, short_run, tmp_path, monkeypatch
+):
+    shutil.copytree(short_run, tmp_path / "model")
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert resume("--steps", "10")[0] == 0
+    shown = screen.buffer.getvalue().decode()
+    assert "| 6/10 [" in shown
+    assert "| 0/10 [" not in shown
+    percents = [int(percent) for percent in re.findall(r"held out: (\d+)%", shown)]
+    assert len(percents) > 1
+    assert max(percents) == 100
 
 
 @pytest.mark.parametrize(("lr", "has_note"), [("30", True), ("0.003", False)])
@@ -438,12 +458,13 @@ def send(number):
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("step", "evaluated"),
+    ("number", "step", "evaluated"),
     [
-        pytest.param(1, [0], id="step-1"),
-        pytest.param(4, [0, 2, 4], id="step-4"),  # the model is evaluated after it, and saved
+        pytest.param(signal.SIGINT, 1, [0]),
+        pytest.param(signal.SIGTERM, 4, [0, 2, 4]),  # the model is evaluated after it, and saved
+        pytest.param(signal.SIGTERM, 1, [0], marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 4, [0, 2, 4], marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.usefixtures("interruptible")
@@ -462,6 +483,13 @@ def test_a_signal_saves_and_the_run_can_go_on(
     assert saved_state(tmp_path / "model")["step"] == step
     assert resume()[0] == 0
     assert contents(tmp_path / "model") == contents(short_run)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_the_command_that_goes_on_reads_stdin_if_the_first_one_did(run, tmp_path, at_step):
+    at_step(1, lambda: send(signal.SIGTERM))
+    _, _, err = run("train", "--out", str(tmp_path / "model"), *SHORT, stdin=TEXT.encode())
+    assert f"continue with: tiedgpt train - --resume {tmp_path / 'model'}\n" in err
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -513,10 +541,10 @@ def test_a_signal_that_is_ignored_stays_so(train, at_step):
 # --resume
 
 
-def test_resume_of_a_run_that_is_done_changes_nothing(train, resume, tmp_path, monkeypatch):
+def test_resume_of_a_run_that_is_done_changes_nothing(resume, short_run, tmp_path, monkeypatch):
     """The directory has the name of the model gpt2, but that model is not looked for."""
     monkeypatch.chdir(tmp_path)
-    assert train(*SHORT, out="gpt2")[0] == 0
+    shutil.copytree(short_run, "gpt2")
     before = contents(tmp_path / "gpt2")
     code, out, err = resume(out="gpt2")
     assert code == 0
@@ -525,8 +553,8 @@ def test_resume_of_a_run_that_is_done_changes_nothing(train, resume, tmp_path, m
     assert contents(tmp_path / "gpt2") == before
 
 
-def test_a_run_that_is_done_goes_on_with_more_steps(train, resume, tmp_path):
-    assert train(*SHORT)[0] == 0
+def test_a_run_that_is_done_goes_on_with_more_steps(resume, short_run, tmp_path):
+    shutil.copytree(short_run, tmp_path / "model")
     _, out, _ = resume("--steps", "8", "--json")
     assert json.loads(out)["steps"] == 8
     assert evaluated_steps(tmp_path / "model") == [0, 2, 4, 6, 8]
@@ -551,9 +579,9 @@ def test_flags_that_are_refused_with_resume(resume, short_run, flags, message):
     assert contents(short_run) == before
 
 
-def test_what_cannot_be_resumed(train, resume, tmp_path):
+def test_what_cannot_be_resumed(resume, short_run, tmp_path):
     assert_one_error_line(resume(), "model holds no training to continue")
-    assert train(*SHORT)[0] == 0
+    shutil.copytree(short_run, tmp_path / "model")
     other_text = TEXT.replace("often", "often ").encode()
     assert_one_error_line(resume(corpus="-", stdin=other_text), "trained on another text")
     state = tmp_path / "model" / STATE

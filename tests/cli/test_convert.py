@@ -5,12 +5,11 @@ wte.T as W_U (as that of COPY), or another head: a W_U that is not wte.T (as tha
 """
 
 import json
-import subprocess
 
 import numpy as np
 import pytest
 from support.checkpoint_files import assert_same, write_tensors
-from support.commands import answer, assert_one_error_line, command
+from support.commands import answer, assert_one_error_line
 from support.models import CONFIG, SMALL, random_model
 
 from tiedgpt import Tokenizer, load_model, load_tokenizer, save_model, score
@@ -70,20 +69,36 @@ def test_what_the_copy_holds(run, tmp_path, head_of_config, model, words, expect
         ("untied", ["tie"]),
     ],
 )
-def test_a_note_says_what_happens_to_the_loss_of_a_text(run, tmp_path, request, model, words):
+def test_a_note_says_what_happens_to_the_loss_of_a_text(
+    run, tmp_path, monkeypatch, request, model, words
+):
     """None is there if the logits are the same. By zeros, every token has the same probability."""
     source = request.getfixturevalue(model)
     copy = tmp_path / "copy"
+    # The shipped sonnets are longer.
+    sonnets = tmp_path / "sonnets.txt"
+    sonnets.write_text("Shall I compare thee to a summer's day?\n" * 3, encoding="utf-8")
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", str(tmp_path))
     code, _, err = run(*words, source, str(copy))
     assert code == 0
     tokenizer = load_tokenizer(source)
-    sonnets = [path for folder in weight_folders() for path in folder.glob("sonnets.txt")]
-    ids = tokenizer.encode(sonnets[0].read_text(encoding="utf-8"))
+    ids = tokenizer.encode(sonnets.read_text(encoding="utf-8"))
     before = score(load_model(source), tokenizer, ids).nll
     after = score(load_model(copy), tokenizer, ids).nll
     note = f"goes from {before:.2f} to {after:.2f} nats per token"
     assert (note in err) == (words != ["untie"])
     assert ("sonnets" in err) == (words != ["untie"])
+
+
+def test_a_note_says_that_the_sonnets_are_missing(run, untied, tmp_path, monkeypatch):
+    monkeypatch.setattr("tiedgpt.cli.models.weight_folders", lambda: [tmp_path])
+    code, _, err = run("tie", untied, str(tmp_path / "copy"))
+    assert code == 0
+    assert "is not measured: sonnets.txt is missing from tiedgpt: install tiedgpt again" in err
+
+
+def test_the_sonnets_are_shipped():
+    assert any((folder / "sonnets.txt").is_file() for folder in weight_folders())
 
 
 def test_a_note_says_that_the_loss_is_not_measured_without_a_tokenizer(run, tmp_path):
@@ -103,16 +118,17 @@ def test_params_shows_the_head_that_is_loaded(run, tmp_path):
     assert document["config"]["tied"] is False
 
 
-def test_a_command_says_that_the_head_of_the_file_is_used(tmp_path):
+@pytest.mark.filterwarnings("always::tiedgpt.errors.TiedGPTWarning")
+def test_a_command_says_that_the_head_of_the_file_is_used(run, tmp_path):
     """config.json says tied, and the file holds a W_U that is not wte.T."""
     save_model(random_model(CONFIG), Tokenizer([]), tmp_path)
     untied = random_model(CONFIG.with_head("untied"), seed=1)
     write_tensors(tmp_path, untied.parameters, CONFIG)  # beside the tokenizer
-    arguments = command("score", "-m", str(tmp_path), "--json")
-    done = subprocess.run(arguments, input=b"abcdef", capture_output=True, check=True)
-    assert json.loads(done.stdout)["head"] == "untied"
-    assert b"note: " in done.stderr
-    assert b"untied, as transformers 5 reads it" in done.stderr
+    code, out, err = run("score", "-m", str(tmp_path), "--json", stdin=b"abcdef")
+    assert code == 0
+    assert json.loads(out)["head"] == "untied"
+    assert "note: " in err
+    assert "untied, as transformers 5 reads it" in err
 
 
 # A damaged model

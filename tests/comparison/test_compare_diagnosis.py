@@ -14,7 +14,14 @@ from support.wrong_gpt2s import in_linear
 from tiedgpt import compare
 from tiedgpt.comparison import diagnosis
 from tiedgpt.comparison.mistakes import MISTAKES, rounded
-from tiedgpt.comparison.places import Scope, Trial, kind_of, sentence_of
+from tiedgpt.comparison.places import (
+    Scope,
+    Trial,
+    compare_arrays,
+    compute_activations,
+    kind_of,
+    sentence_of,
+)
 from tiedgpt.errors import ArgumentError
 
 SLOW = pytest.mark.slow
@@ -137,7 +144,16 @@ def test_a_mistake_is_named_where_it_was_made_even_if_that_was_not_recorded(sent
     assert compare(TWO_LAYERS, without_hidden_places(tape), ids).diagnosis == [diagnosis]
 
 
-@pytest.mark.parametrize(("sentence", "diagnosis"), MISTAKES_IN_HIDDEN_PLACES)
+@pytest.mark.parametrize(
+    ("sentence", "diagnosis"),
+    [
+        MISTAKES_IN_HIDDEN_PLACES[0],
+        *(
+            pytest.param(*case.values, id=case.id, marks=SLOW)
+            for case in MISTAKES_IN_HIDDEN_PLACES[1:]
+        ),
+    ],
+)
 def test_a_mistake_is_named_where_it_was_made_from_the_logits_alone(sentence, diagnosis):
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits = with_mistake(TWO_LAYERS, ids, sentence)["logits"]
@@ -152,6 +168,21 @@ def test_a_mistake_that_is_known_before_one_that_is_not():
     report = compare(TWO_LAYERS, theirs, ids)
     assert report.diagnosis == ["mlp.0.pre: yours lacks the bias, in every layer"]
     assert report.note == "mlp.0.post differs then, too: correct this first, and compare again"
+
+
+def test_small_differences_that_add_up_are_a_difference():
+    """Each activation agrees if it is computed from theirs, and not if it is from the ids."""
+    ours = np.random.default_rng(0).uniform(0.2, 0.9, size=50)
+    theirs = ours + 0.1
+    agrees = compare_arrays("logits", ours, ours, ours)
+    differs = compare_arrays("logits", theirs, ours, ours)
+    comparison = SimpleNamespace(
+        theirs={"logits": theirs},
+        rows=lambda given, planted: ([agrees if given else differs], {"logits": ours}),
+        names=["logits"],
+    )
+    found = diagnosis.diagnose(comparison, [], progress=lambda *counts: None, most_trials=9)
+    assert found.sentences == ["logits: this is none of the known mistakes"]
 
 
 def test_two_mistakes_that_cannot_be_told_apart():
@@ -252,6 +283,10 @@ def test_how_mistakes_are_described():
     assert note == "these are 2 mistakes: correct them in this order; note c; note a"
     sentences, _ = described([1e-6, np.inf])  # the other number agrees
     assert sentences[0] == "embed: perhaps yours has c"
+    difference = some_difference(x, x, np.ones(2))
+    for count, correct in ((1, "correct this first"), (2, "correct these 2 first, in this order")):
+        _, note = diagnosis.describe_mistakes(comparison, difference, found[:count], ["logits"])
+        assert note == f"logits differs then, too: {correct}, and compare again"
     assert diagnosis.joined_by_or(["embed: yours is yours "] * 2) == [
         "embed: yours is yours ",
         "embed: or yours is yours ",
@@ -297,9 +332,9 @@ def test_numbers_that_are_rounded_to_half_precision():
     """At least ten different ones, which are not whole. Those that are not finite do not count."""
     numbers = rounded(np.random.default_rng(0).uniform(0.2, 0.9, size=10), "float16")
     beside = [np.nan, np.inf, -np.inf]
-    assert diagnosis.dtype_of_halves(np.append(numbers, beside)) == "float16"
-    assert diagnosis.dtype_of_halves(np.append(numbers[:9], [numbers[0], *beside])) is None
-    assert diagnosis.dtype_of_halves(np.arange(50.0)) is None
+    assert diagnosis.two_byte_dtype(np.append(numbers, beside)) == "float16"
+    assert diagnosis.two_byte_dtype(np.append(numbers[:9], [numbers[0], *beside])) is None
+    assert diagnosis.two_byte_dtype(np.arange(50.0)) is None
 
 
 def test_a_mistake_that_can_be_made_in_two_places_is_named_once():
@@ -311,14 +346,22 @@ def test_a_mistake_that_can_be_made_in_two_places_is_named_once():
     ]
 
 
-def test_a_mistake_in_one_layer_of_several():
-    """The same mistake in every layer, or in another one, leaves other logits wrong."""
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["mlp.0.out", "mlp.1.out", "logits"], id="all-mlps"),
+        pytest.param(["logits"], id="logits", marks=SLOW),
+    ],
+)
+def test_a_mistake_in_one_layer_of_several(names):
+    """The same mistake in every layer, or in another one, leaves other numbers wrong."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     relu_in_layer_1 = OtherGPT2(
         TWO_LAYERS, gelu=lambda x, layer: np.maximum(x, 0) if layer == 1 else gelu(x)
     )
-    logits = relu_in_layer_1(ids)["logits"]
-    assert compare(TWO_LAYERS, logits, ids).diagnosis == ["mlp.1.post: yours is relu"]
+    theirs = relu_in_layer_1(ids)
+    given = {name: theirs[name] for name in names}
+    assert compare(TWO_LAYERS, given, ids).diagnosis == ["mlp.1.post: yours is relu"]
 
 
 def test_the_first_difference_is_in_the_text_of_the_report():
@@ -333,9 +376,10 @@ def test_the_first_difference_is_in_the_text_of_the_report():
 def test_the_trials_are_counted():
     """`progress` is called before each trial: with how many were tried, and how many there are."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    logits = with_an_unknown_mistake(ids)["logits"]
+    right = tape_of(TWO_LAYERS, ids)
+    theirs = {"resid_post.1": right["resid_post.1"], "logits": right["logits"] ** 2}
     calls = []
-    report = compare(TWO_LAYERS, logits, ids, progress=lambda *counts: calls.append(counts))
+    report = compare(TWO_LAYERS, theirs, ids, progress=lambda *counts: calls.append(counts))
     assert report.trials == report.all_trials > 300
     assert f"; {report.trials:,} of {report.trials:,} trials of known mistakes)" in str(report)
     assert calls == [(number, report.trials) for number in range(report.trials)]
@@ -352,6 +396,18 @@ def test_a_gpt2_that_overwrites_its_ids_does_not_change_ours():
     report = compare(TWO_LAYERS, logits_of_zeros, ids, trials=0)
     assert report.first.name == "logits"
     np.testing.assert_array_equal(ids, ids_before)
+
+
+@pytest.mark.parametrize("last", ["embed", "attn.1.pattern", "resid_post.1", "final", "logits"])
+def test_a_pass_ends_with_the_activation_that_is_asked_for(last):
+    """What the pass computes is in its place, even if another array is given for it."""
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    right = compute_activations(TWO_LAYERS, ids, given={}, planted={})
+    names = list(right)[: list(right).index(last) + 1]
+    for given in ({}, {last: right[last] + 1}, dict(right)):
+        found = compute_activations(TWO_LAYERS, ids, given, planted={}, last=last)
+        assert list(found) == names
+        np.testing.assert_array_equal(found[last], right[last])
 
 
 def test_the_trials_do_not_change_the_model():
@@ -435,8 +491,17 @@ def with_a_constant(array, size, rng):
     return array + size
 
 
-@pytest.mark.parametrize("change", [with_noise, with_one_changed_number, with_a_constant])
-@pytest.mark.parametrize("place", PLACES)
+CHANGES = [with_noise, with_one_changed_number, with_a_constant]
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        pytest.param(place, change, marks=() if (p + c) % len(CHANGES) == 0 else SLOW)
+        for p, place in enumerate(PLACES)
+        for c, change in enumerate(CHANGES)
+    ],
+)
 @pytest.mark.parametrize("name", ["tiny", pytest.param("shakespeare", marks=SLOW)])
 def test_a_random_difference_is_none_of_the_known_mistakes(name, place, change):
     model = MODELS[name]

@@ -112,7 +112,13 @@ OF_TWO = [
 
 
 @pytest.mark.parametrize("name", ["tiny", pytest.param("shakespeare", marks=SLOW)])
-@pytest.mark.parametrize("given_of", [dict, logits_alone], ids=["all arrays", "logits"])
+@pytest.mark.parametrize(
+    "given_of",
+    [
+        pytest.param(dict, id="all arrays"),
+        pytest.param(logits_alone, id="logits", marks=SLOW),
+    ],
+)
 def test_two_mistakes_are_named_in_the_order_in_which_to_correct_them(name, given_of):
     model = MODELS[name]
     ids = some_ids(model, B=1, T=9)
@@ -142,6 +148,7 @@ def test_three_mistakes_are_named_from_logits_alone():
     assert report.note.startswith("these are 3 mistakes: ")
 
 
+@SLOW
 def test_of_two_mistakes_those_that_cannot_be_told_apart_are_named():
     """The queries and keys are swapped in c_attn, or when q, k, v are taken apart."""
     ids = some_ids(TWO_LAYERS, B=1, T=9)

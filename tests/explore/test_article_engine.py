@@ -87,7 +87,9 @@ def test_the_published_activations_loss_and_greedy_tokens(name):
     assert answer["greedy"] == document["greedy"]
 
 
-@pytest.fixture(params=["shakespeare-tied", "shakespeare-untied"])
+@pytest.fixture(
+    params=[pytest.param("shakespeare-tied", marks=pytest.mark.slow), "shakespeare-untied"]
+)
 def shipped(request):
     """The folder of a shipped model, and the model in float64."""
     folder = find_here(request.param)

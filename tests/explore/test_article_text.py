@@ -67,6 +67,11 @@ def page():
     return filled(SOURCE, FIGURES)
 
 
+@pytest.fixture(scope="module")
+def words(page):
+    return Section(page).words
+
+
 def test_every_place_is_filled(page):
     assert not re.search(r'<(\w+)[^>]* data-(figure|words|picture)="[^"]*"[^>]*></\1>', page)
     assert "data-value" not in page
@@ -93,8 +98,8 @@ def test_no_number_is_typed_by_hand():
 
 
 @pytest.mark.parametrize("name", list(Section(SOURCE).words))
-def test_a_section_has_at_most_120_words(page, name):
-    assert len(Section(page).words[name]) <= 120
+def test_a_section_has_at_most_120_words(words, name):
+    assert len(words[name]) <= 120
 
 
 def test_each_question_has_an_address_and_a_source():

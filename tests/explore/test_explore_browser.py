@@ -630,6 +630,21 @@ def test_one_tied_model(open_page, serve):
     expect(orange).to_have_count(0)
 
 
+def test_a_model_without_layers_has_no_attention(open_page, serve):
+    models = [random_model(replace(CONFIG, n_layer=0)), random_model(CONFIG)]
+    page = open_page(serve(shown_models(*models)), "#attention", allowed_errors=["400"])
+    warning = page.locator("#attention .warn")
+    expect(warning).to_contain_text("this model has no layers")
+    expect(page.locator("#attnbox")).to_be_empty()
+    chosen = page.locator("#attention .which button")
+    chosen.nth(1).click()
+    expect(page.locator("#attnbox h3")).to_contain_text("block 0, head")
+    expect(warning).not_to_be_visible()
+    chosen.first.click()
+    expect(warning).to_contain_text("this model has no layers")
+    expect(page.locator("#attnbox, #heads")).to_have_text(["", ""])
+
+
 # The address
 
 

@@ -20,6 +20,7 @@ from tiedgpt.explore.server import (
     MAX_BODY,
     MAX_REFUSED_BODY,
     PAGE,
+    Server,
     page_files,
 )
 
@@ -38,18 +39,29 @@ def server(shown):
         yield server
 
 
-def test_a_question_is_answered(server, shown):
+def test_a_question_is_answered_and_nothing_is_logged(server, shown, capsys):
     assert post(server.url, "lens", text=TEXT) == (200, [ask(shown, "lens", text=TEXT)])
+    assert capsys.readouterr() == ("", "")
 
 
 def test_only_programs_of_this_machine_reach_the_server(server):
     assert server.socket.getsockname() == ("127.0.0.1", server.server_port)
 
 
+def test_nobody_can_guess_the_secret(shown, server):
+    """It has 16 random bytes, in base64."""
+    with Server(shown) as another:
+        assert another.secret != server.secret
+        assert len(another.secret) == 22
+
+
 def test_several_answers_are_lines(server, shown):
     fields = {"text": TEXT, "n": 9, "seed": 5}
     status, lines = post(server.url, "generate", **fields)
     assert status == 200
+    _, headers, _ = request(server.url, "POST", "generate", json.dumps(fields).encode())
+    assert headers["Content-Type"] == "application/x-ndjson; charset=utf-8"
+    assert COMMON_HEADERS.items() <= dict(headers).items()
     assert len(lines) == 9 + 1, "one for each token, and one that says why the text ends"
     assert lines == ask(shown, "generate", **fields)
 
@@ -166,6 +178,23 @@ def test_refused(server, method, name, body, headers, expected):
     assert post(server.url, "next", text=TEXT)[0] == 200, "the server still answers"
 
 
+def test_a_refusal_says_why_as_text_or_to_the_page_as_json(server):
+    _, headers, body = request(server.url, "GET", "nowhere")
+    assert headers["Content-Type"] == "text/plain; charset=utf-8"  # so a browser runs nothing
+    assert body.startswith(b"Nothing is here.")
+    status, headers, body = request(server.url, "POST", "next", b'{"text": 5}')
+    assert status == 400
+    assert headers["Content-Type"] == "application/json; charset=utf-8"
+    assert json.loads(body) == {"error": "text must be a string, got 5"}
+
+
+def test_a_request_with_two_hosts_is_refused(server):
+    head = f"GET /{server.secret}/lab HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
+        client.sendall(head.encode())
+        assert b" 403 " in client.recv(100)
+
+
 def test_an_exception_is_reported_as_a_bug(server, monkeypatch):
     def broken(query):
         return {"x": 1 / 0}
@@ -199,6 +228,42 @@ def test_of_many_idle_connections_the_oldest_is_closed(server):
             idle.append(stack.enter_context(socket.create_connection(address, timeout=30)))
         assert idle[0].recv(1) == b""
         assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+def test_as_many_idle_connections_as_are_allowed_stay_open(server):
+    address = ("127.0.0.1", server.server_port)
+    head = f"GET /{server.secret}/lab HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with ExitStack() as stack:
+        idle = []
+        for _ in range(server_module.MAX_STRANGERS):
+            idle.append(stack.enter_context(socket.create_connection(address, timeout=30)))
+        # When the last one is answered, all of them have been accepted.
+        for connection in (idle[-1], idle[0]):
+            connection.sendall(head.encode())
+            assert b" 200 " in connection.recv(100)
+
+
+def test_a_client_that_has_sent_the_secret_is_not_closed_for_idle_connections(server, monkeypatch):
+    is_computing, may_end = threading.Event(), threading.Event()
+
+    def slow(query):
+        is_computing.set()
+        return {"ended": may_end.wait(60)}
+
+    monkeypatch.setitem(QUESTIONS, "lens", slow)
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(post(server.url, "lens")))
+    thread.start()
+    assert is_computing.wait(60)
+    address = ("127.0.0.1", server.server_port)
+    with ExitStack() as stack:
+        idle = []
+        for _ in range(server_module.MAX_STRANGERS + 1):
+            idle.append(stack.enter_context(socket.create_connection(address, timeout=30)))
+        assert idle[0].recv(1) == b""  # so the oldest stranger has been closed
+        may_end.set()
+        thread.join()
+    assert answers == [(200, [{"ended": True}])]
 
 
 @pytest.mark.parametrize("sent", [b"G", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"])
@@ -332,6 +397,19 @@ def test_a_text_ends_when_its_page_is_closed(server, monkeypatch):
         assert connection.getresponse().readline() != b""
     assert ended.wait(60)
     assert post(server.url, "next", text=TEXT)[0] == 200
+
+
+def test_a_text_ends_when_the_server_stops(shown, monkeypatch):
+    with serving(shown) as server:
+
+        def text_that_stops_the_server(query):
+            yield {"n": 1}
+            server.stopped = True
+            yield {"n": 2}
+            yield {"n": 3}
+
+        monkeypatch.setitem(QUESTIONS, "generate", text_that_stops_the_server)
+        assert post(server.url, "generate") == (200, [{"n": 1}, {"n": 2}])
 
 
 @pytest.mark.parametrize("changed", [{"Origin": None}, {"Content_Type": "text/plain"}])

@@ -1,5 +1,7 @@
 """scripts/benchmark.py: tiedgpt's share of the limits that its rows have."""
 
+import sys
+
 import benchmark  # of scripts/
 import numpy as np
 import pytest
@@ -57,3 +59,14 @@ def test_a_row_has_its_share_of_the_limit_if_it_has_a_limit():
     row.figures.pop("limit")
     line = benchmark.terminal_line(row, ["tiedgpt", "transformers"])
     assert line.split()[2:] == ["30.0", "60.0", "(0.50)"]
+
+
+def test_the_table_with_no_other_library(run_script, checkpoint, monkeypatch):
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "TRANSFORMERS_VERBOSITY"):
+        monkeypatch.setenv(variable, "")  # main sets them: the test restores them
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(benchmark, "LIBRARIES", {"tiedgpt": benchmark.TiedGPT})
+    monkeypatch.setattr(benchmark, "run_rounds", lambda rows, libraries, rounds: [])
+    code, out, _ = run_script(benchmark, "--model", checkpoint, "--threads", "1")
+    assert code == 0
+    assert "tiedgpt\ntoken, ms" in out

@@ -12,7 +12,7 @@ import pytest
 from exercise_checks import CHECKS, Mine, Wrong  # of scripts/
 from exercises import main, read_page  # of scripts/
 from support import exercise_solutions
-from support.wrong_solutions import WRONG_SOLUTIONS
+from support.wrong_solutions import UNKNOWN, WRONG_SOLUTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "exercises.py"
@@ -26,12 +26,32 @@ def test_all_solutions_are_right(capsys):
         assert re.fullmatch(f"exercise {number}, .*: right", line)
 
 
+# The functions that are put into a model. The mistake is looked for among all that models have.
+PUT_INTO_A_MODEL = {
+    "layer_norm",
+    "head",
+    "attention",
+    "gelu",
+    "transformer_block",
+    "cached_attention",
+}
+
+
+def marks_of(name, line, place):
+    """Of a function in a model, the third wrong solution is quick, and one without a name."""
+    if name in PUT_INTO_A_MODEL and place != 2 and line != UNKNOWN:
+        return pytest.mark.slow
+    return ()
+
+
 @pytest.mark.parametrize(
     ("number", "name", "line", "wrong"),
     [
-        pytest.param(number, name, line, wrong, id=f"{name}: {line[:50]}")
+        pytest.param(
+            number, name, line, wrong, id=f"{name}: {line[:50]}", marks=marks_of(name, line, place)
+        )
         for (number, name), solutions in WRONG_SOLUTIONS.items()
-        for line, wrong in solutions
+        for place, (line, wrong) in enumerate(solutions)
     ],
 )
 def test_the_mistake_in_a_wrong_solution_is_named(number, name, line, wrong):
@@ -219,11 +239,23 @@ def test_a_hint_needs_an_exercise(capsys):
 # Ctrl-C
 
 
+def test_ctrl_c_while_the_function_runs_is_one_line_and_no_other_exercise_is_checked(check):
+    source = "def merge(ids, pair, new_id):\n    raise KeyboardInterrupt\n"
+    code, out, err = check(source, "all")
+    assert code == 130  # as a shell reports Ctrl-C
+    assert out == []
+    assert err == [
+        "exercise 1, a merge of byte-pair encoding: mine.py: stopped by Ctrl-C",
+        "  line 2, in merge: raise KeyboardInterrupt",
+    ]
+
+
 def heed_ctrl_c():
     """Let Ctrl-C end this process, even if it was started by a process that ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX's signals")
 def test_ctrl_c_ends_an_endless_loop_in_one_line(tmp_path):
     file = tmp_path / "mine.py"

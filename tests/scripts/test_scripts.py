@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import train_shakespeare  # of scripts/
 
 import tiedgpt
 
@@ -23,35 +24,34 @@ MAKE_GOLDENS_WITHOUT_TORCH = [
 ]
 
 
-def run_python(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=60
-    )
+def run_python(*arguments: object) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a process."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        pytest.param(
-            [*MAKE_GOLDENS_WITHOUT_TORCH, "nowhere"],
-            ["make_goldens.py: error: ", "torch", "pip install"],
-            id="make_goldens",
-        ),
-        pytest.param(
-            [SCRIPTS / "train_shakespeare.py", "no", "x"],
-            ["train_shakespeare.py: error: no: no such file"],
-            id="train_shakespeare",
-        ),
-    ],
-)
-def test_a_script_that_cannot_start_says_why_in_one_line(arguments, parts):
-    """`parts` are texts that the line must contain."""
-    done = run_python(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    for part in parts:
-        assert part in done.stderr
+def test_make_goldens_without_torch_says_so_in_one_line():
+    code, out, err = run_python(*MAKE_GOLDENS_WITHOUT_TORCH, "nowhere")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    for part in ("make_goldens.py: error: ", "torch", "pip install"):
+        assert part in err
+
+
+NO_TEXT = (2, "", "train_shakespeare.py: error: no: no such file; expected a text in UTF-8\n")
+
+
+def test_train_shakespeare_without_its_text_says_so_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train_shakespeare.py", "no", "x"])
+    monkeypatch.setattr(train_shakespeare, "on_ctrl_c", lambda handler: None)
+    code = train_shakespeare.main()
+    assert (code, *capsys.readouterr()) == NO_TEXT
+
+
+@pytest.mark.slow
+def test_train_shakespeare_runs_as_a_script():
+    assert run_python(SCRIPTS / "train_shakespeare.py", "no", "x") == NO_TEXT
 
 
 # Ctrl-C

@@ -203,11 +203,12 @@ def test_every_golden_is_read_or_refused():
 # ---- The ids ----
 
 
-def test_with_shakespeares_vocabulary_the_ids_are_those_of_the_package():
+@pytest.mark.parametrize("size", [100, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_with_shakespeares_vocabulary_the_ids_are_those_of_the_package(size):
     vocabulary = tied.read_json(SHAKESPEARE / "vocab.json")
     merges = tied.read_merges(SHAKESPEARE / "merges.txt")
     tokenizer = tiedgpt.load_tokenizer(SHAKESPEARE)
-    texts = [*HOSTILE_TEXTS, *random_texts(1_000, seed=6)]
+    texts = [*HOSTILE_TEXTS, *random_texts(size, seed=6)]
     assert_same_ids(texts, lambda text: tied.encode(text, vocabulary, merges), tokenizer.encode)
 
 
@@ -215,6 +216,7 @@ def test_of_equal_pairs_the_first_is_joined():
     assert tied.encode_word("aaa", {("a", "a"): 0}) == ["aa", "a"]
 
 
+@pytest.mark.slow
 def test_with_gpt2s_vocabulary_the_ids_are_those_of_the_package(gpt2):
     vocabulary = tied.read_json(GPT2_VOCAB)
     merges = tied.read_merges(GPT2_MERGES)
@@ -285,10 +287,18 @@ def test_beyond_the_context_each_token_is_chosen_from_the_last_n_ctx_tokens(fold
     assert out == tiedgpt.load_tokenizer(folder).decode(ids) + "\n"
 
 
-def test_a_folder_like_openai_communitys_gpt2_is_read(tmp_path, gpt2, run_tied):
+@pytest.fixture(params=["shakespeare", pytest.param("gpt2", marks=pytest.mark.slow)])
+def tokenizer(request):
+    if request.param == "gpt2":
+        return request.getfixturevalue("gpt2")
+    return tiedgpt.load_tokenizer(SHAKESPEARE)
+
+
+def test_a_folder_like_openai_communitys_gpt2_is_read(tmp_path, tokenizer, run_tied):
     """It has the names of tensors, the causal masks and the files of the Hub's gpt2."""
-    config = tiedgpt.Config(n_embd=6, n_layer=1, n_head=2, n_ctx=32)
-    tiedgpt.save_model(random_model(config), gpt2, tmp_path)
+    size = tokenizer.vocab_size
+    config = tiedgpt.Config(vocab_size=size, n_embd=6, n_layer=1, n_head=2, n_ctx=32)
+    tiedgpt.save_model(random_model(config), tokenizer, tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 1024}))
 
     def as_on_the_hub(arrays):
@@ -301,9 +311,9 @@ def test_a_folder_like_openai_communitys_gpt2_is_read(tmp_path, gpt2, run_tied):
     code, out, err = run_tied(tmp_path, "Alan Turing theorized", "-n", "5", "--greedy")
     assert (code, err) == (0, "")
     model = tiedgpt.load_model(tmp_path)
-    ids = gpt2.encode("Alan Turing theorized")
+    ids = tokenizer.encode("Alan Turing theorized")
     ids += tiedgpt.generate(model, ids, max_new_tokens=5, greedy=True)
-    assert out == gpt2.decode(ids) + "\n"
+    assert out == tokenizer.decode(ids) + "\n"
     assert_refused(run_tied(tmp_path, f"a{EOT}b"), f"special token {EOT}")
 
 

@@ -307,6 +307,7 @@ def test_pilots_and_final_runs_have_no_seed_in_common():
     assert not set(PILOT_SEEDS) & set(FINAL_SEEDS)
 
 
+@pytest.mark.slow
 def test_no_run_comes_twice_in_a_whole_plan():
     """Each run gets a made-up loss when it is taken, until no run is left."""
     results = {}

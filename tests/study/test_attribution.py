@@ -61,7 +61,10 @@ each_config = pytest.mark.parametrize(
         pytest.param(SMALL, id="tied"),
         pytest.param(UNTIED, id="untied"),
         pytest.param(replace(UNTIED, n_layer=0), id="no-layers"),
-        *[pytest.param(config, id=f"another-{name}") for name, config in VARIANTS.items()],
+        *[
+            pytest.param(config, id=f"another-{name}", marks=pytest.mark.slow)
+            for name, config in VARIANTS.items()
+        ],
     ],
 )
 each_text = pytest.mark.parametrize(
@@ -73,7 +76,7 @@ logit_and_difference = pytest.mark.parametrize(
     "against",
     [
         pytest.param(None, id="logit"),
-        pytest.param(9, id="difference-of-logits"),
+        pytest.param(9, id="difference-of-logits", marks=pytest.mark.slow),
         pytest.param(0, id="difference-from-token-0"),
     ],
 )
@@ -220,15 +223,24 @@ def test_ablation_refuses_a_part_of_a_model_without_layers():
 
 
 # Edits of the forward pass, by name: each activation replaced by its tanh, and some parts ablated
-EDITS = {activation: {activation: np.tanh} for activation in activation_shapes(SMALL)}
+EDITED_ACTIVATIONS = list(activation_shapes(SMALL))
+EDITS = {activation: {activation: np.tanh} for activation in EDITED_ACTIVATIONS}
 for part in ZEROS:
     EDITS[part] = ablation(SMALL, [part])
 
 
-@pytest.mark.parametrize("name", EDITS)
+def marks_of_edit(name):
+    """The activations of layer 1 and the parts are quick."""
+    return pytest.mark.slow if name in EDITED_ACTIVATIONS and ".0" in name else ()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of_edit(name)) for name in EDITS])
 @pytest.mark.parametrize(
     "cuts",
-    [pytest.param([1, 2, 3, 4, 5, 6], id="token-by-token"), pytest.param([3, 4, 5], id="pieces")],
+    [
+        pytest.param([1, 2, 3, 4, 5, 6], id="token-by-token", marks=pytest.mark.slow),
+        pytest.param([3, 4, 5], id="pieces"),
+    ],
 )
 def test_edits_give_the_same_logits_in_one_pass_and_in_pieces_with_a_cache(name, cuts):
     """`cuts` has the places at which the seven tokens are cut into pieces."""
@@ -316,6 +328,18 @@ def test_the_last_tape_has_what_the_reports_read_and_no_more():
         *("attn.N.in", "attn.N.qkv", "attn.N.q", "attn.N.k", "attn.N.v", "attn.N.scores"),
         *("attn.N.out", "resid_mid.N", "mlp.N.in", "mlp.N.pre", "mlp.N.post"),
     }
+
+
+@pytest.mark.parametrize("n", [1, 6, 7, 8])
+def test_the_last_tape_is_the_end_of_a_whole_tape(n):
+    """The tokens before are read into a cache. `progress` counts them."""
+    model = random_model(dtype=np.float64)
+    whole_tape = {}
+    model(IDS, tape=whole_tape)
+    read = []
+    tape = last_tape(model, IDS, n, read.append)
+    np.testing.assert_allclose(tape["final"], whole_tape["final"][:, -n:], rtol=1e-9)
+    assert sum(read) == max(0, len(IDS) - n)
 
 
 def test_the_first_of_the_next_tokens_is_the_one_that_greedy_generation_chooses(model):

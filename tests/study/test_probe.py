@@ -59,6 +59,7 @@ def test_a_table_that_holds_the_answer_knows_it_and_random_rows_do_not(corpus):
         for table in report.values():
             assert table[thing]["low"] < table[thing]["r2"] < table[thing]["high"]
             assert table[thing]["by_penalty"]["30"] == table[thing]["r2"]
+            assert list(table[thing]["by_penalty"]) == ["3", "30", "300"]
 
     shuffled = np.random.default_rng(0).permutation(V)
     report = embeddings.knowledge(with_tables(successors[shuffled]), corpus)
@@ -149,6 +150,35 @@ def test_a_column_that_is_the_same_for_all_tokens_changes_nothing():
         embeddings.predicted(rows, Y, folds, 7.0),
         atol=1e-9,
     )
+
+
+def test_what_is_known_of_the_most_frequent_tokens_by_tenths_of_them(corpus, monkeypatch):
+    """The controls have the width of the model, and the logarithm of each token's count."""
+    monkeypatch.setattr(embeddings, "MAX_PROBED", 110)
+    probed = []
+    probe = embeddings.probe
+
+    def recording_probe(rows, targets, folds):
+        probed.append((rows, folds))
+        return probe(rows, targets, folds)
+
+    monkeypatch.setattr(embeddings, "probe", recording_probe)
+    model = random_model(CONFIG)
+    report = embeddings.knowledge(model, corpus)
+    tokens = corpus.by_count()[:110]
+    rows = dict(zip(report, [rows for rows, _ in probed], strict=True))
+    np.testing.assert_array_equal(rows["W_E"], model.W_E[tokens])
+    assert rows["random"].shape == (110, CONFIG.n_embd)
+    np.testing.assert_allclose(rows["counts"][:, 0], np.log(corpus.counts[tokens]))
+    for _, folds in probed:
+        assert [len(fold) for fold in folds] == [11] * 10
+        assert sorted(np.concatenate(folds)) == list(range(110))
+
+
+@pytest.mark.parametrize(("size", "is_enough"), [(99, False), (100, True)])
+def test_a_hundred_frequent_tokens_are_enough(size, is_enough):
+    text = Corpus.of(np.random.default_rng(0).permutation(np.repeat(np.arange(size), 100)), V)
+    assert (embeddings.knowledge(random_model(CONFIG), text) is not None) == is_enough
 
 
 def test_too_few_frequent_tokens_have_no_report():

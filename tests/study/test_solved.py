@@ -44,41 +44,42 @@ def mean_kl(X, Q, W) -> float:
     return float(kl.mean())
 
 
-def test_the_fit_is_where_the_gradient_is_0():
-    X, Q, W = random_problem()
-    best = solved.fit_softmax(X, Q, W, steps=4000)
+@pytest.fixture(scope="module")
+def best():
+    """The fit of random_problem() in many steps, [D, S]."""
+    return solved.fit_softmax(*random_problem(), steps=4000)
+
+
+def test_the_fit_is_where_the_gradient_is_0(best):
+    X, Q, _ = random_problem()
     gradient = X.T @ (softmax(X @ best) - Q)
     assert np.abs(gradient).max() < 1e-6
 
 
 @pytest.mark.parametrize("distance", [1e-3, 0.1, 1])
-def test_no_matrix_near_the_fit_is_better(distance):
+def test_no_matrix_near_the_fit_is_better(best, distance):
     X, Q, W = random_problem()
-    best = solved.fit_softmax(X, Q, W, steps=4000)
     other = best + distance * np.random.default_rng(1).standard_normal(W.shape)
     assert mean_kl(X, Q, other) > mean_kl(X, Q, best)
 
 
-def test_the_default_number_of_steps_is_enough():
+def test_the_default_number_of_steps_is_enough(best):
     X, Q, W = random_problem()
-    best = solved.fit_softmax(X, Q, W, steps=4000)
     by_default = solved.fit_softmax(X, Q, np.zeros_like(W))
     assert mean_kl(X, Q, by_default) < mean_kl(X, Q, best) + 1e-3
 
 
-def test_the_fit_does_not_depend_on_the_start():
+def test_the_fit_does_not_depend_on_the_start(best):
     X, Q, W = random_problem()
-    first = solved.fit_softmax(X, Q, W, steps=3000)
-    second = solved.fit_softmax(X, Q, -W, steps=3000)
-    np.testing.assert_allclose(softmax(X @ first), softmax(X @ second), atol=1e-4)
+    fit = solved.fit_softmax(X, Q, -W, steps=3000)
+    np.testing.assert_allclose(softmax(X @ fit), softmax(X @ best), atol=1e-4)
 
 
-def test_the_fit_does_not_depend_on_the_scales_of_the_columns():
+def test_the_fit_does_not_depend_on_the_scales_of_the_columns(best):
     X, Q, W = random_problem()
     scaled_X = X * [1e-3, 1.0, 30.0, 1e3]  # one factor for each of the four columns
-    fit = solved.fit_softmax(X, Q, W, steps=3000)
     scaled_fit = solved.fit_softmax(scaled_X, Q, W, steps=3000)
-    np.testing.assert_allclose(softmax(X @ fit), softmax(scaled_X @ scaled_fit), atol=1e-4)
+    np.testing.assert_allclose(softmax(X @ best), softmax(scaled_X @ scaled_fit), atol=1e-4)
 
 
 def test_with_more_dimensions_than_rows_no_kl_is_left():
@@ -147,6 +148,11 @@ def test_the_parts_of_the_kl_of_normed_add_up(solved_paths):
     assert min(parts.values()) >= 0
 
 
+def test_the_parts_of_a_kl_are_those_of_the_scale_the_head_and_the_rank():
+    scores = {"normed": {"kl": 6.0}, "scaled": {"kl": 3.0}, "solved": {"kl": 1.0}}
+    assert solved.missing(scores) == {"scale": 3, "head": 2, "rank": 1}
+
+
 def inputs_and_shares(model, text):
     """The problem that the path "solved" solves.
 
@@ -168,8 +174,20 @@ def tokens_that_occur(text):
 def test_the_solved_path_has_the_kl_of_a_fit_of_its_problem(solved_paths):
     X, Q = inputs_and_shares(solved_paths.model, solved_paths.text)
     start = np.zeros((X.shape[1], Q.shape[1]))
-    W = solved.fit_softmax(X, Q, start, steps=3000)
+    W = solved.fit_softmax(X, Q, start, steps=1000)
     assert solved_paths.kls["solved"] == pytest.approx(mean_kl(X, Q, W), abs=0.01)
+
+
+def test_least_squares_is_nearest_to_the_logarithms_of_the_smoothed_counts(solved_paths):
+    """To the counts of each row, ten pairs are added that are divided as the text's tokens are."""
+    text = solved_paths.text
+    seen = tokens_that_occur(text)
+    counts = text.table(text.frequent(), seen) + 10 * text.counts[seen] / text.counts.sum()
+    logs = np.log(counts)
+    X, _ = inputs_and_shares(solved_paths.model, text)
+    W = np.linalg.lstsq(X, logs - logs.mean(axis=1, keepdims=True), rcond=None)[0]
+    logits = solved_paths.paths["least_squares"](solved_paths.model, text.frequent())
+    np.testing.assert_allclose(logits[:, seen], X @ W, rtol=0, atol=1e-4)
 
 
 def test_a_token_that_is_not_in_the_text_is_impossible(solved_paths):
@@ -186,7 +204,7 @@ def test_the_scaled_path_is_the_best_of_many_factors(solved_paths):
     X, Q = inputs_and_shares(model, text)
     logits_of_normed = X @ model.W_U[:, tokens_that_occur(text)]
     losses = []
-    for factor in np.geomspace(1e-3, 10, 4000):
+    for factor in np.geomspace(1e-3, 10, 1000):
         losses.append(-(Q * log_softmax(factor * logits_of_normed)).sum())
     logits = solved_paths.paths["scaled"](model, text.frequent())[:, tokens_that_occur(text)]
     loss = -(Q * log_softmax(logits.astype(np.float64))).sum()
@@ -204,8 +222,14 @@ def test_a_damaged_layer_norm_is_an_error(model):
 
 
 def test_no_path_is_solved_for_a_corpus_that_is_too_large(model, monkeypatch):
-    monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)
-    assert solved.solved_paths(model, some_corpus()) == {}
+    """Its size is the number of products of a step: n D S."""
+    text = some_corpus()
+    products = text.frequent().size * SMALL.n_embd * text.frequent(1).size
+    monkeypatch.setattr(solved, "MAX_PRODUCTS", products - 1)
+    assert solved.solved_paths(model, text) == {}
+    monkeypatch.setattr(solved, "MAX_PRODUCTS", products)
+    monkeypatch.setattr(solved, "fit_softmax", lambda X, Q, W, progress: W)
+    assert len(solved.solved_paths(model, text)) == 3
 
 
 def test_the_counts_of_a_corpus_come_back_from_a_file(tmp_path):
@@ -249,6 +273,13 @@ def two_gradients(request) -> TwoGradients:
         of_embedding=of_copy["wte.weight"],
         of_output_matrix=of_copy["lm_head.weight"],
     )
+
+
+def test_the_lengths_of_the_rows_do_not_depend_on_the_rows_at_once(monkeypatch):
+    model = random_model(dtype=np.float64)
+    expected = gradients(model, IDS).head_lengths
+    monkeypatch.setattr("tiedgpt.study.gradients.ROWS_AT_ONCE", 17)
+    np.testing.assert_allclose(gradients(model, IDS).head_lengths, expected, rtol=1e-9)
 
 
 def test_the_two_gradients_are_those_of_an_untied_copy(two_gradients):

@@ -183,6 +183,14 @@ def test_the_path_model_has_all_layers_and_the_first_position(head):
     assert np.abs(without_layers - normed).max() > 0.1, "the position changes nothing"
 
 
+@pytest.mark.parametrize("start", [0, 5])
+def test_a_token_that_begins_a_document_is_read_before_each_token(start):
+    model = random_model(dtype=np.float64)
+    logits = paths.whole_model(model, TOKENS, start=start)
+    expected = [model([start, token])[-1] for token in TOKENS]
+    np.testing.assert_allclose(logits, expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("path", paths.PATHS)
 def test_a_float32_model_has_float32_paths(model, path):
     assert paths.PATHS[path](model, TOKENS).dtype == np.float32
@@ -191,6 +199,25 @@ def test_a_float32_model_has_float32_paths(model, path):
 def test_a_model_without_layers_has_no_path_mlp0(model):
     assert list(paths.paths_of(model)) == ["raw", "normed", "mlp0", "model"]
     assert list(paths.paths_of(first_layers(model, 0))) == ["raw", "normed", "model"]
+
+
+def test_the_parts_that_reports_name_are_those_that_a_path_uses():
+    model = random_model(UNTIED)
+    names = {
+        "W_E": "wte.weight",
+        "first MLP": "h.0.mlp.c_fc.weight",
+        "ln_f": "ln_f.weight",
+        "W_U": "lm_head.weight",
+    }
+    changing = {path: [] for path in paths.PATHS}
+    for part, name in names.items():
+        changed = GPT2(UNTIED, {**model.parameters, name: 2 * model.parameters[name]})
+        for path, function in paths.PATHS.items():
+            if not np.array_equal(function(model, TOKENS), function(changed, TOKENS)):
+                changing[path].append(part)
+    assert changing.pop("model") == list(names)
+    of_reports = {path: parts.split(", ") for path, parts in paths.PATH_PARTS.items()}
+    assert of_reports == {**changing, "model": ["the whole model"]}
 
 
 def test_log_softmax_of_very_large_logits():
@@ -312,16 +339,23 @@ def logits_of_path(path, model, text, token):
     return paths.PATHS[path](model, np.array([token]))[0]
 
 
+@pytest.fixture(scope="module", params=[pytest.param("tied", marks=pytest.mark.slow), "untied"])
+def model_and_scores(request):
+    """A model, and its scores for some_corpus()."""
+    model = random_model(SMALL.with_head(request.param), dtype=np.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "MAX_LOGITS", 4 * V)  # the logits of four tokens at a time
+        return model, bigrams.bigrams(model, some_corpus())
+
+
 @pytest.mark.parametrize("path", PATHS_WITH_UNIGRAM)
-@each_head
 def test_the_scores_of_a_path_are_the_means_of_its_measures_for_each_frequent_token(
-    head, path, monkeypatch
+    model_and_scores, path
 ):
-    monkeypatch.setattr(paths, "MAX_LOGITS", 4 * V)  # the logits of four tokens at a time
     text = some_corpus()
     table = table_of(text.ids, V)
-    model = random_model(SMALL.with_head(head), dtype=np.float64)
-    scores = bigrams.bigrams(model, text)[path]
+    model, all_scores = model_and_scores
+    scores = all_scores[path]
     expected = []
     counts = np.bincount(text.ids, minlength=V)
     tokens = sorted(text.frequent(), key=lambda token: (-counts[token], token))
@@ -387,13 +421,10 @@ def test_the_gain_is_found_by_trying_weights(table_of_logits):
 
     def nats(a, b, tokens):
         """The cross entropy after each token, for the weights a and b."""
-        losses = []
-        for token in tokens:
-            scores = a * table_of_logits[token, seen] + b * np.log(counts[seen])
-            log_p = scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
-            q = successors[token, seen] / successors[token].sum()
-            losses.append(-(q @ log_p))
-        return np.array(losses)
+        scores = a * table_of_logits[np.ix_(tokens, seen)] + b * np.log(counts[seen])
+        log_p = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        q = successors[np.ix_(tokens, seen)] / successors[tokens].sum(axis=1, keepdims=True)
+        return -(q * log_p).sum(axis=1)
 
     def best_weights(a, b, step_of_a):
         """From a and b on, smaller and smaller steps to where the mean is lowest."""
@@ -417,6 +448,16 @@ def test_the_gain_is_found_by_trying_weights(table_of_logits):
     assert figures["gain"] > 0.1
     error = gains.std(ddof=1) / math.sqrt(gains.size)
     assert figures["gain_error"] == pytest.approx(error, abs=1e-5)
+
+
+def test_cross_entropies_do_not_depend_on_the_rows_at_once(monkeypatch, table_of_logits):
+    log_counts = np.log(np.arange(1, V + 1))
+    by_text = np.random.default_rng(0).standard_normal((V, 2))
+    arguments = (np.array([0.3, 0.7]), table_of_logits, log_counts, by_text)
+    expected = bigrams.cross_entropies(*arguments)
+    monkeypatch.setattr(bigrams, "BLOCK", 7 * V)
+    for found, whole in zip(bigrams.cross_entropies(*arguments), expected, strict=True):
+        np.testing.assert_allclose(found, whole, rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -538,6 +579,7 @@ def test_similarity_of_a_tied_model(model):
     """No tied matrix of another model is given, so that its similarities are None."""
     report = embeddings.embeddings(model, some_corpus())
     assert report["in_out"] == pytest.approx(1), "W_U is the transposed W_E"
+    assert report["tokens"] == len(some_corpus().frequent(1))
     assert report["in_tied"] is None
     assert report["out_tied"] is None
 

@@ -33,7 +33,7 @@ if __name__ == "__main__":  # and not in the workers of documents, which import 
     here = Path.cwd()
     lines = json.load(sys.stdin)
     sys.addaudithook(count)
-    Server.serve = lambda server: None  # explore would serve until Ctrl-C
+    Server.serve = lambda server: None  # without this, explore would serve until Ctrl-C
     answers = []
     for line in lines:
         opened.clear()

@@ -1,7 +1,7 @@
 """A solution of each exercise of scripts/exercises.md, which gives the names and shapes.
 
-The parts of a GPT-2 are those of other_gpt2.py, and layer_norm, softmax and gelu are there. `steps`
-makes a solution wrong.
+The parts of a GPT-2 come from other_gpt2.py, and so do layer_norm, softmax and gelu. `steps` are
+wrong steps, which make a solution wrong.
 """
 
 import numpy as np

@@ -71,7 +71,9 @@ def request(url, method, path, body=None, **changes):
     headers = {"Content-Type": "application/json", "Origin": origin, "Host": host}
     headers.update({name.replace("_", "-"): value for name, value in changes.items()})
     with connect(int(host.rpartition(":")[2])) as connection:
-        connection.putrequest(method, path if path[:1] == "/" else f"/{secret}/{path}", True, True)
+        whole_path = path if path.startswith("/") else f"/{secret}/{path}"
+        # It adds no header of its own, so that `changes` can leave out each.
+        connection.putrequest(method, whole_path, skip_host=True, skip_accept_encoding=True)
         if body is not None and not {"Content-Length", "Transfer-Encoding"} & headers.keys():
             headers["Content-Length"] = str(len(body))
         for name, value in headers.items():

@@ -10,19 +10,23 @@ from tiedgpt.checkpoints.names import Layout, with_N
 
 def in_layout(model: GPT2, layout: Layout) -> dict[str, np.ndarray]:
     """The parameters as the program of this layout stores them."""
-    layers: dict[str, list[np.ndarray]] = defaultdict(list)  # of a tensor that has all layers
+    # The name of a tensor that has all layers -> the arrays of the layers
+    layers: dict[str, list[np.ndarray]] = defaultdict(list)
     tensors = {}
     for ours, array in model.parameters.items():
         kind, number = with_N(ours)
         for name, part in layout.parts.items():
             if part.ours != kind:
                 continue
+            # The tensor is one of part.of equal parts of ours: q, k and v, for example.
             tensor = np.split(array, part.of, axis=-1)[part.place]
             tensor = np.ascontiguousarray(in_form(tensor, part.form, model.config.n_head))
             if number and "N" not in name:
                 layers[name].append(tensor)
-            else:
-                tensors[name.replace("N", number) if number else name] = tensor
+            elif number:
+                tensors[name.replace("N", number)] = tensor
+            else:  # it is in no layer
+                tensors[name] = tensor
     return tensors | {name: np.stack(arrays) for name, arrays in layers.items()}
 
 

@@ -71,7 +71,7 @@ class LoopbackHub(ThreadingHTTPServer):
         # file -> the faults of the next responses with this file, one for each
         self.faults: dict[str, list[Fault]] = defaultdict(list)
         self.requests: list[Request] = []
-        self.names_hashes = True  # those of weights
+        self.names_hashes = True  # whether its answers name the hashes of weights
         self.pause = 0.0  # seconds after every piece
         self.closing = threading.Event()  # set when the server closes
 
@@ -107,6 +107,8 @@ class Handler(BaseHTTPRequestHandler):
         """Answer with the file, as its next fault says; with a redirection to it; or with 404."""
         self.close_connection = True  # after this answer: each request has its own connection
         server = self.server
+
+        # What is asked for
         byte_range = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         start = int(byte_range[1]) if byte_range else 0
         last = int(byte_range[2]) if byte_range and byte_range[2] else None
@@ -123,6 +125,8 @@ class Handler(BaseHTTPRequestHandler):
         if content is None:
             self.answer(404, {})
             return
+
+        # The headers. The host of the hub sends a client on to localhost for weights.
         is_large = file.endswith((".safetensors", ".bin"))
         headers = {}
         if host == "localhost":
@@ -138,6 +142,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(302, headers)
             return
 
+        # The file, as its next fault lets it be sent
         fault = server.faults[file].pop(0) if server.faults[file] else Fault()
         if fault.before:
             fault.before()

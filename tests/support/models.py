@@ -1,6 +1,7 @@
 """Small random models, whose sizes are all different, and a text of their tokens."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -52,9 +53,11 @@ def random_model(config: Config = SMALL, seed: int = 0, dtype: type = np.float32
     return GPT2(config, parameters)
 
 
+@cache
 def some_corpus() -> Corpus:
     """The counts of a random text in which 70 tokens of SMALL's vocabulary occur.
 
+    It is always the same one, which no test may change.
     Each token has a favourite successor, which follows it in 60 % of all cases. Among the other
     successors, tokens with low ids are more frequent.
     """

@@ -86,7 +86,7 @@ def entry_proto(
     message += number_field_or_nothing(3, shard)
     message += number_field_or_nothing(4, offset)
     message += number_field_or_nothing(5, size)
-    return message + fixed32_field(6, b"crc!")
+    return message + fixed32_field(6, b"crc!")  # in the place of a checksum, which is not read
 
 
 def block(entries: Iterable[Entry], interval: int = 3) -> bytes:
@@ -152,7 +152,7 @@ def table(blocks: dict[bytes, bytes], kind: int = 0, edit: Edit = no_edit) -> by
     footer = handle(len(stored), metaindex_block)
     stored += sealed(metaindex_block + kind_byte)
 
-    index_block = edit("index block", block(index, interval=1))
+    index_block = edit("index block", block(index, interval=1))  # 1: each key is written whole
     footer += handle(len(stored), index_block)
     stored += sealed(index_block + kind_byte)
     padded_footer = footer.ljust(40, b"\0")  # the handles of both blocks, and zeros to 40 bytes

@@ -21,7 +21,8 @@ EMOJI = range(0x1F300, 0x1F650)
 def known_characters() -> list[str]:
     """All characters of Unicode 3.2, and the emoji."""
     characters = []
-    for code in range(0x110000):
+    # Planes 3 to 13 are empty, and those after plane 14 are private.
+    for code in (*range(0x30000), *range(0xE0000, 0xF0000)):
         category = unicodedata.ucd_3_2_0.category(chr(code))
         is_assigned = category not in ("Cn", "Cs", "Co")  # unassigned, surrogate, private
         if is_assigned or code in EMOJI:

@@ -1,4 +1,10 @@
-"""Files as torch.save writes them, made without torch; and a second reader of them."""
+"""Files as torch.save writes them, made without torch; and a second reader of them.
+
+A pickle is a program. The bytes before and after a value are its instructions: X, \x8a and G put a
+text, a whole number and a float on the stack; ( begins a tuple that t ends; ] makes an empty list,
+to which e appends; c names a class, which R calls with a tuple; u fills a dict; Q asks the reader
+for a storage; . ends the program.
+"""
 
 import io
 import pickle
@@ -38,7 +44,7 @@ class Program:
 
     def __init__(self, value: Any) -> None:
         self.storages: list[np.ndarray] = []
-        self.content = b"\x80\x02" + self.of(value) + b"."
+        self.content = b"\x80\x02" + self.of(value) + b"."  # protocol 2, the value, the end
 
     def of(self, value: Any) -> bytes:
         """The instructions that put a value on the stack."""
@@ -61,17 +67,19 @@ class Program:
         return self.tensor(value)
 
     def tensor(self, array: np.ndarray) -> bytes:
+        """The instructions for an array, whose storage is the array that it is a view of."""
         whole = array
         while isinstance(whole.base, np.ndarray):
             whole = whole.base
         if not any(whole is storage for storage in self.storages):
             self.storages.append(whole)
+        # storages.index(whole) would compare numbers, not objects.
         key = [whole is storage for storage in self.storages].index(True)
-        addresses = [each.__array_interface__["data"][0] for each in (array, whole)]
+        address, storage_address = [each.__array_interface__["data"][0] for each in (array, whole)]
         return tensor(
             size=array.shape,
             stride=tuple(stride // array.itemsize for stride in array.strides),
-            offset=(addresses[0] - addresses[1]) // array.itemsize,
+            offset=(address - storage_address) // array.itemsize,
             storage=("storage", f"ctorch\n{STORAGES[whole.dtype.name]}\n", f"{key}", "cpu"),
             n=whole.size,
         )
@@ -86,13 +94,14 @@ def tensor(
     """The instructions that make a tensor. By default it fills a storage of 4 float32."""
     kind, name, key, device = storage
     identity = b"(" + text(kind) + name.encode() + text(key) + text(device) + plain(n) + b"tQ"
+    # The last two arguments: it needs no gradient (False), and has no hooks.
     arguments = [identity, plain(offset), plain(size), plain(stride), b"\x89", plain({})]
     return b"ctorch._utils\n_rebuild_tensor_v2\n(" + b"".join(arguments) + b"tR"
 
 
 def plain(value: Any) -> bytes:
     """The instructions for a value without tensors."""
-    return Program(value).content[2:-1]
+    return Program(value).content[2:-1]  # without the protocol and the end
 
 
 def archive(program: bytes, storages: list[bytes], byteorder: str = "little") -> bytes:
@@ -150,5 +159,5 @@ class SecondReader(pickle.Unpickler):
 
 def rebuild(storage: np.ndarray, offset: int, size: Any, stride: Any, *_: Any) -> np.ndarray:
     """What torch._utils._rebuild_tensor_v2 returns, as an array."""
-    steps = [4 * each for each in stride]
+    steps = [4 * each for each in stride]  # in bytes
     return np.ndarray(size, np.float32, storage.tobytes(), 4 * offset, steps)

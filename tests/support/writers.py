@@ -100,7 +100,7 @@ class Writer:
         # A command prints to a pipe, not to a file, because some tries limit the size of files.
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
-        # The first run is not interrupted. Its files are those that every try must end with.
+        # The first run is not interrupted. Every try must end with the files that it leaves.
         self.enter_new_directory()
         code = self.run(self.command, count_changes)
         assert code == 0, self.printed()
@@ -122,7 +122,7 @@ class Writer:
             n_rivals = 10
         else:
             step = math.ceil(self.n_changes / points)
-            kill_moments = every_change[::step]
+            kill_moments = every_change[step // 2 :: step]
             full_moments = kill_moments[::2]
             size_limits = [largest_size - 1]
             n_rivals = 1
@@ -210,7 +210,7 @@ class Writer:
                 tiedgpt.load_tokenizer(config.parent)
         files = visible(files_here())
         whole = visible(self.whole)
-        # It publishes one file after the other, so some may be missing.
+        # `download` publishes one file after the other, so some may be missing.
         if self.name == "download":
             for name, content in files.items():
                 assert whole.get(name) == content, f"{report}: {name}"

@@ -31,6 +31,7 @@ def exact_gelu(x, layer=None):
 
 
 def hidden(scores, where, fill=-np.inf):
+    """The pattern if the scores at these places are hidden, by `fill` in their place."""
     return softmax(np.where(where, fill, scores))
 
 
@@ -68,6 +69,7 @@ def reordered(order):
 
 
 def computed_in(order):
+    """c_attn computes q, k and v in this order."""
     in_order = reordered(order)
     return in_linear("c_attn", lambda x, w, b: np.concatenate(in_order(x @ w + b), axis=-1))
 
@@ -90,7 +92,7 @@ def without_bias_of(letter):
 
 
 def one_head_after_the_other(qkv, bias, H):
-    """The columns are those of q, k, v of head 0, then of q, k, v of head 1, and so on."""
+    """The columns are in this order: q, k, v of head 0, then q, k, v of head 1, and so on."""
     T = len(qkv)
     by_head = qkv.reshape(T, H, 3, -1)
     return [by_head[:, :, part].reshape(T, -1) for part in range(3)]
@@ -110,10 +112,12 @@ def float16(array):
 
 
 def all_of(rounded):
+    """The parameters, all of them rounded by this function."""
     return lambda p: {name: rounded(array) for name, array in p.items()}
 
 
 def matrices_of(rounded):
+    """The parameters, of which only the matrices are rounded by this function."""
     return lambda p: {name: rounded(x) if x.ndim == 2 else x for name, x in p.items()}
 
 
@@ -133,11 +137,12 @@ def folded_and_centred(p):
     p["head_bias"] = centred(p["ln_f.bias"] @ head)
     p["wte.weight"] = centred(p["wte.weight"])
     p["wpe.weight"] = centred(p["wpe.weight"])
-    for layer in range(sum(name.endswith("ln_1.bias") for name in p)):
+    n_layer = sum(name.endswith("ln_1.bias") for name in p)
+    for layer in range(n_layer):
         h = f"h.{layer}"
-        for norm_, linear in ((f"{h}.ln_1", f"{h}.attn.c_attn"), (f"{h}.ln_2", f"{h}.mlp.c_fc")):
-            p[f"{linear}.bias"] = p[f"{linear}.bias"] + p[f"{norm_}.bias"] @ p[f"{linear}.weight"]
-            p[f"{linear}.weight"] = p[f"{norm_}.weight"][:, None] * p[f"{linear}.weight"]
+        for ln, linear in ((f"{h}.ln_1", f"{h}.attn.c_attn"), (f"{h}.ln_2", f"{h}.mlp.c_fc")):
+            p[f"{linear}.bias"] = p[f"{linear}.bias"] + p[f"{ln}.bias"] @ p[f"{linear}.weight"]
+            p[f"{linear}.weight"] = p[f"{ln}.weight"][:, None] * p[f"{linear}.weight"]
         for name in (f"{h}.attn.c_proj", f"{h}.mlp.c_proj"):
             p[f"{name}.weight"] = centred(p[f"{name}.weight"])
             p[f"{name}.bias"] = centred(p[f"{name}.bias"])
@@ -157,9 +162,10 @@ FOLDED = {
 
 
 def swapped(name):
-    """h.0.ln_2 for h.0.ln_1, and h.0.ln_1 for h.0.ln_2."""
-    other = {"ln_1": "ln_2", "ln_2": "ln_1"}
-    return name[:-4] + other.get(name[-4:], name[-4:])
+    """h.0.ln_2 for h.0.ln_1, h.0.ln_1 for h.0.ln_2, and any other name as it is."""
+    if name.endswith("ln_1"):
+        return name.replace("ln_1", "ln_2")
+    return name.replace("ln_2", "ln_1")
 
 
 def of_other_layer(name):
@@ -170,6 +176,7 @@ def of_other_layer(name):
 
 
 def positions(function):
+    """The step `positions`: this function of 0, 1, 2, ..."""
     return lambda T: function(np.arange(T))
 
 
@@ -573,7 +580,8 @@ def steps_of_both(first, second):
 
     def linear(x, weight, bias, name):
         out = first.steps["linear"](x, weight, bias, name)
-        if np.array_equal(out, x @ weight + bias):
+        is_right = np.array_equal(out, x @ weight + bias)
+        if is_right:  # the first mistake is in another linear layer
             return second.steps["linear"](x, weight, bias, name)
         return out
 

@@ -78,11 +78,13 @@ def with_steps(solution, *sentences, **steps):
 
 
 def gelu_of(sentence):
+    """The activation function of the wrong GPT-2 of this sentence."""
     gelu = wrong_gpt2s.named(sentence).steps["gelu"]
     return lambda x: gelu(x, layer=0)
 
 
 def norm_of(sentence):
+    """The layer norm of the wrong GPT-2 of this sentence."""
     return wrong_gpt2s.named(sentence).steps["norm"]
 
 

@@ -16,7 +16,7 @@ from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError
 from tiedgpt.gpt2.parameters import parameter_shapes, unflatten
 from tiedgpt.testing import TINY, assert_tied, random_model, tie
-from tiedgpt.testing.tie import check_columns
+from tiedgpt.testing.tie import check_columns, two_batches
 from tiedgpt.training.optimizer import AdamW
 
 V = 13  # tokens
@@ -466,6 +466,22 @@ def test_a_batch_of_most_tokens(torch, one_matrix):
         assert_one_matrix(one_matrix, batch=torch.arange(12)[None])
 
 
+def test_a_batch_of_half_of_the_tokens(torch, one_matrix):
+    one_matrix.W = torch.nn.Parameter(torch.randn(12, 5))
+    assert_one_matrix(one_matrix, batch=torch.arange(6)[None])
+    with pytest.raises(ArgumentError, match=r"rows of 7 of 12 tokens"):
+        assert_one_matrix(one_matrix, batch=torch.arange(7)[None])
+
+
+def test_up_to_12_tokens_all_over_the_vocabulary_are_read(torch):
+    for V, tokens in ((4, [0]), (13, [0, 4, 8]), (60, [0, 10, 20, 30, 40, 50])):
+        odd, even = two_batches(torch.zeros(V, 1))
+        assert odd.unique().tolist() == [token + 1 for token in tokens]
+        assert even.unique().tolist() == tokens
+        assert even.shape == (len(tokens), 6)
+        assert even[:, -1].unique().tolist() == tokens, "each is the last of one sequence"
+
+
 NOTHING = {
     "no tokens": lambda torch: torch.zeros(2, 0, dtype=torch.long),
     "no sequences": lambda torch: torch.zeros(0, 6, dtype=torch.long),
@@ -791,7 +807,7 @@ def test_fixtures(tiny_gpt2, assert_same_gpt2, assert_tied):
 """
 
 
-@pytest.mark.parametrize("is_asked_for", [True, False])
+@pytest.mark.parametrize("is_asked_for", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_fixtures_of_the_plugin(tmp_path, is_asked_for):
     (tmp_path / "test_user.py").write_text(TESTS_OF_A_USER)
     if is_asked_for:

@@ -145,8 +145,18 @@ def many_characters(seed: int) -> str:
     return "".join(random_texts(25, seed))
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("make_text", [few_letters, many_characters])
+# Of many characters, learning by the definition takes a tenth of a second.
+TEXTS = [
+    *[pytest.param(few_letters, seed, id=f"few-letters-{seed}") for seed in range(12)],
+    pytest.param(many_characters, 0, id="many-characters-0"),
+    *[
+        pytest.param(many_characters, seed, id=f"many-characters-{seed}", marks=pytest.mark.slow)
+        for seed in range(1, 12)
+    ],
+]
+
+
+@pytest.mark.parametrize(("make_text", "seed"), TEXTS)
 def test_learned_merges_are_those_of_the_definition(make_text, seed):
     text = make_text(seed)
     expected = obvious_merges(text, NO_LIMIT)
@@ -154,7 +164,9 @@ def test_learned_merges_are_those_of_the_definition(make_text, seed):
     assert learn_merges(text, 10) == expected[:10]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [seed if seed < 3 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(12)]
+)
 @pytest.mark.parametrize("make_text", [few_letters, many_characters])
 def test_a_tokenizer_accepts_the_merges(make_text, seed):
     """A tokenizer refuses merges of which two make the same token."""
@@ -162,7 +174,10 @@ def test_a_tokenizer_accepts_the_merges(make_text, seed):
     assert Tokenizer(merges).merges == merges
 
 
-@pytest.mark.parametrize("letters", ["a", "ab", "abcdefghijklmnopqrstuvwxyz"])
+@pytest.mark.parametrize(
+    "letters",
+    ["a", "ab", pytest.param("abcdefghijklmnopqrstuvwxyz", marks=pytest.mark.slow)],
+)
 def test_the_time_for_a_word_is_proportional_to_its_length(letters):
     """A word of twice the length takes about twice as many steps (lines of Python that run)."""
     word = "".join(random.Random(0).choices(letters, k=2_000))
@@ -177,11 +192,12 @@ def test_the_time_for_a_word_is_proportional_to_its_length(letters):
 @pytest.mark.parametrize("vocab_size", [257, 300, 1024])
 def test_vocab_size_counts_every_token(corpus, vocab_size):
     """The last token is <|endoftext|>."""
-    tokenizer = learn_tokenizer(corpus[:200_000], vocab_size)
+    tokenizer = learn_tokenizer(corpus[:30_000], vocab_size)
     assert tokenizer.vocab_size == vocab_size
     assert tokenizer.eot_id == vocab_size - 1
 
 
+@pytest.mark.slow
 def test_a_text_is_encoded_with_the_tokens_that_were_learned_from_it(corpus):
     text = corpus[:200_000]
     tokenizer = learn_tokenizer(text, 1024)

@@ -10,8 +10,9 @@ import re
 import shutil
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tiedgpt.checkpoints import safetensors
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.evaluation import token_losses
 from tiedgpt.gpt2.ops import cross_entropy
-from tiedgpt.training import loop, saving
+from tiedgpt.training import loop, optimizer, saving, start
 from tiedgpt.training.loop import Trainer
 from tiedgpt.training.optimizer import AdamW, clip, learning_rate
 from tiedgpt.training.saving import LOG, STATE
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.usefixtures("one_reading_thread")
 
 UNTIED = replace(SMALL, tied=False)
 WITHOUT_DROPOUT = {"embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
+# A step of it takes little time.
+WITHOUT_LAYERS = replace(SMALL, n_layer=0)
 # Settings of six steps, with evaluations at steps 0, 4 and 6.
 TINY = Settings(steps=6, batch=5, context=11, warm_up=2, eval_every=4, threads=1)
 
@@ -77,7 +80,7 @@ def assert_same_training(trainer, expected):
 # Saving and resuming
 
 
-@pytest.mark.parametrize("stop", [1, 4])
+@pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize(
     ("threads", "only"),
     [
@@ -129,6 +132,27 @@ def test_a_training_is_saved_at_each_evaluation_alone(tmp_path, monkeypatch):
     lines = (tmp_path / "out" / LOG).read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == trainer.evaluations
     assert [json.loads(line)["step"] for line in lines] == [0, 4, 6]
+
+
+def test_a_new_directory_has_the_files_that_are_given(tmp_path):
+    trainer = new_trainer()
+    for _ in trainer.run_and_save(tmp_path / "out", {"note.txt": b"a note"}):
+        assert (tmp_path / "out" / "note.txt").read_bytes() == b"a note"
+
+
+def test_progress_counts_the_held_out_tokens_of_each_evaluation(tmp_path):
+    read = []
+    trainer = new_trainer()
+    for _ in trainer.run_and_save(tmp_path / "out", progress=read.append):
+        pass
+    assert sum(read) == len(trainer.evaluations) * trainer.held_out.size
+
+
+def test_a_record_has_the_tokens_that_the_step_predicts_in_a_second(monkeypatch):
+    clock = iter(range(0, 100, 2))  # two seconds for each step
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    _, *records = new_trainer().run()
+    assert {record["tokens_per_s"] for record in records} == {TINY.batch * TINY.context / 2}
 
 
 def test_a_training_that_is_stopped_is_saved_after_its_step(tmp_path):
@@ -207,7 +231,14 @@ def test_the_mean_held_out_loss_is_computed_in_float64(monkeypatch):
         pytest.param({0: 4.0, 2: 1.0, 4: 2.0, 6: 3.0}, id="best-at-step-2"),
     ],
 )
-@pytest.mark.parametrize("save", [2, 3, 4], ids=lambda save: f"save-{save}")
+@pytest.mark.parametrize(
+    "save",
+    [
+        pytest.param(2, id="save-2", marks=pytest.mark.slow),
+        pytest.param(3, id="save-3"),
+        pytest.param(4, id="save-4", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", [LOG, STATE, "model.safetensors"])
 def test_a_kill_between_two_replaced_files_loses_nothing(
     tmp_path, monkeypatch, set_losses, losses, save, name
@@ -283,7 +314,8 @@ def test_what_cannot_be_resumed(tmp_path):
     train(trainer)
     trainer.save(tmp_path / "out")
     texts = (trainer.tokens, trainer.held_out)
-    other_texts = (trainer.tokens, trainer.tokens[:45])
+    other_held_out = (trainer.tokens, trainer.tokens[:45])
+    other_tokens = (trainer.tokens[::-1], trainer.held_out)
     error = ArgumentError
     refuses(
         "^steps must be at least the 6 .* got 5",
@@ -293,7 +325,9 @@ def test_what_cannot_be_resumed(tmp_path):
         5,
         error=error,
     )
-    refuses("another text", Trainer.resume, tmp_path / "out", *other_texts, error=error)
+    refuses("^steps must be .* got 0", Trainer.resume, tmp_path / "out", *texts, 0, error=error)
+    for texts in (other_held_out, other_tokens):
+        refuses("another text", Trainer.resume, tmp_path / "out", *texts, error=error)
 
 
 @pytest.mark.parametrize("only", [None, "head"])
@@ -394,7 +428,8 @@ def change_state(directory, change):
     state = json.loads(metadata["training"])
     change(state, arrays)
     with (directory / STATE).open("wb") as file:
-        safetensors.write(file, arrays.items(), {"training": json.dumps(state)})
+        metadata = {"training": json.dumps(state)}
+        safetensors.write(file, arrays.items(), metadata, exact=True)
 
 
 # A function that damages a saved state (JSON) or its arrays, and what the error names
@@ -411,14 +446,24 @@ DAMAGES = [
     (lambda state, arrays: arrays.pop("v"), "tensor v"),
     (lambda state, arrays: arrays.update(m=arrays["m"][:1]), "tensor m"),
     (lambda state, arrays: arrays.update(parameters=np.zeros(9)), "tensor parameters"),
+    (lambda state, arrays: arrays.update(v=arrays["v"].astype(np.float16)), "tensor v"),
 ]
 
 
-@pytest.mark.parametrize(("damage", "named"), DAMAGES)
-def test_a_damaged_state_is_refused(tmp_path, damage, named):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A training that was saved after its first step, and its directory."""
+    directory = tmp_path_factory.mktemp("training") / "out"
     trainer = new_trainer()
     train(trainer, 1)
-    trainer.save(tmp_path / "out")
+    trainer.save(directory)
+    return trainer, directory
+
+
+@pytest.mark.parametrize(("damage", "named"), DAMAGES)
+def test_a_damaged_state_is_refused(tmp_path, saved, damage, named):
+    trainer, directory = saved
+    shutil.copytree(directory, tmp_path / "out")
     change_state(tmp_path / "out", damage)
     resume = (Trainer.resume, tmp_path / "out", trainer.tokens, trainer.held_out)
     refuses(f"{STATE}.*{named}", *resume)
@@ -473,7 +518,8 @@ def test_80_batches_are_all_different_and_hold_every_window_of_the_text(monkeypa
 
     monkeypatch.setattr(Trainer, "_draw", recorded)
     text_size = 40
-    train(new_trainer(settings=replace(TINY, steps=80), size=text_size))
+    settings = replace(TINY, steps=80, eval_every=80)
+    train(new_trainer(random_model(WITHOUT_LAYERS), settings, size=text_size))
     assert len({batch.tobytes() for batch in batches}) == 80
     different_windows = {window.tobytes() for batch in batches for window in batch}
     window_size = TINY.context + 1
@@ -516,7 +562,8 @@ def test_by_default_there_are_ten_evaluations_or_one_for_each_step(steps, eval_e
 @pytest.mark.parametrize(("steps", "warm_up", "rises"), [(40, 2, 2), (40, 9, 4), (9, 9, 0)])
 def test_the_warm_up_takes_a_tenth_of_all_steps_at_most(steps, warm_up, rises):
     settings = replace(TINY, steps=steps, warm_up=warm_up, batch=1, eval_every=steps, lr=0.001)
-    rates = [record["lr"] for record in train(new_trainer(settings=settings)) if "lr" in record]
+    trainer = new_trainer(random_model(WITHOUT_LAYERS), settings)
+    rates = [record["lr"] for record in train(trainer) if "lr" in record]
     assert rates.index(max(rates)) == rises
 
 
@@ -534,7 +581,37 @@ def test_there_are_no_more_threads_than_sequences(threads, batch, used):
     assert trainer.settings.threads == used
 
 
+def test_by_default_the_threads_are_those_that_suit_the_width(monkeypatch):
+    """0 stands for the default."""
+    monkeypatch.setattr(start, "training_threads", lambda width: {SMALL.n_embd: 3}[width])
+    assert new_trainer(settings=replace(TINY, threads=0)).settings.threads == 3
+
+
 # The start
+
+
+def test_a_training_without_settings_is_that_of_older_versions():
+    """So a command that was written down gives the same model."""
+    assert asdict(Settings()) == {
+        "steps": 2000,
+        "batch": 32,
+        "context": 128,
+        "lr": 3e-3,
+        "warm_up": 100,
+        "weight_decay": 0.1,
+        "beta2": 0.99,
+        "clip": 1.0,
+        "eval_every": 0,
+        "seed": 1,
+        "threads": 0,
+    }
+    assert asdict(Shape()) == {
+        "n_layer": 4,
+        "n_head": 4,
+        "n_embd": 128,
+        "vocab_size": 1024,
+        "initializer_range": 0.02,
+    }
 
 
 def test_the_last_tenth_of_a_text_is_held_out():
@@ -564,6 +641,7 @@ def test_a_context_above_the_models_is_refused():
     above = SMALL.n_ctx + 1
     with pytest.raises(ArgumentError, match=f"{above} tokens exceeds the model's {SMALL.n_ctx}"):
         new_trainer(settings=replace(TINY, context=above))
+    new_trainer(settings=replace(TINY, context=SMALL.n_ctx))
 
 
 def test_a_held_out_text_has_two_tokens():
@@ -590,6 +668,7 @@ def test_a_text_has_a_context_and_the_token_after_it():
     [
         pytest.param(SMALL, "head", "a tied model has no separate head", id="head-of-a-tied-model"),
         pytest.param(UNTIED, "body", "only must be .*, got 'body'", id="only-unknown"),
+        pytest.param(UNTIED, "", "only must be .*, got ''", id="only-empty"),
         pytest.param(
             replace(SMALL, vocab_size=50),
             None,
@@ -619,6 +698,27 @@ OUT_OF_RANGE = [(field.name, -1) for field in fields(Settings)] + [
 def test_settings_out_of_their_range(name, value):
     with pytest.raises(ArgumentError, match=f"^{name} must be a .*number .*, got {value}"):
         Settings(**{name: value})
+
+
+LEAST = {
+    "steps": 1,
+    "batch": 1,
+    "context": 2,
+    "lr": 1e-30,
+    "warm_up": 0,
+    "weight_decay": 0,
+    "beta2": 0,
+    "clip": 0,
+    "eval_every": 0,
+    "seed": 0,
+    "threads": 0,
+}
+
+
+def test_the_least_and_the_largest_settings_are_accepted():
+    assert asdict(Settings(**LEAST)) == LEAST
+    largest = {name: 2**31 - 1 for name in LEAST if name not in ("lr", "beta2")}
+    assert asdict(Settings(**largest)) == {**asdict(Settings()), **largest}
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
@@ -788,8 +888,10 @@ def test_clip_gives_the_norm_and_a_scale(limit, scale):
     assert clip(np.array([3e-6, -4e-6]), 1e-6) == pytest.approx((5e-6, 1 / 6))
 
 
-def test_three_steps_of_adamw_are_those_of_its_definition():
+@pytest.mark.parametrize("at_a_time", [3, optimizer.PARAMETERS_AT_A_TIME])
+def test_three_steps_of_adamw_are_those_of_its_definition(monkeypatch, at_a_time):
     """The six numbers of the matrix "weight" decay; the two numbers of "bias" do not."""
+    monkeypatch.setattr(optimizer, "PARAMETERS_AT_A_TIME", at_a_time)
     rng = np.random.default_rng(0)
     flat = rng.standard_normal(8)
     shapes = {"weight": (2, 3), "bias": (2,)}

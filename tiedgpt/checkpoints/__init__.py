@@ -63,7 +63,8 @@ def load_model(source: str | Path, head: str | None = None, copy: bool = False) 
 def load_tokenizer(source: str | Path) -> Tokenizer:
     """The tokenizer of a source, as for load_model. Only the tokenizer's files are downloaded.
 
-    Raises what load_model raises, and TokenizerError for a vocabulary that contradicts itself.
+    Raises CheckpointError for a source that cannot be found, downloaded or read, ArgumentError for
+    another type of source, and TokenizerError for a vocabulary that contradicts itself.
     """
     name, path = find_model(source, weights=False)
     return Opened(path, name).tokenizer

@@ -105,9 +105,9 @@ def find_model(
 
 
 def find_default(note: Note, weights: bool = True) -> tuple[str, Path]:
-    """What `find_model` returns, of the model that the environment variable TIEDGPT_MODEL names.
+    """The name and the path of the model that the environment variable TIEDGPT_MODEL names.
 
-    Without it, gpt2 if it is on this machine, else a shipped one.
+    Without it, gpt2 if it is on this machine, else a shipped one. Raises CheckpointError.
     """
     named = os.environ.get(DEFAULT_MODEL, "")
     if named:
@@ -143,7 +143,7 @@ def download(name: str, note: Note = discard_note) -> Path:
 def offline_variable() -> str | None:
     """The environment variable that forbids downloads; None if none does.
 
-    As in huggingface_hub, the second one counts if the first one is not set or empty.
+    As in huggingface_hub, TRANSFORMERS_OFFLINE counts only if HF_HUB_OFFLINE is not set, or empty.
     """
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         value = os.environ.get(variable, "")
@@ -177,7 +177,7 @@ def _download(name: str, note: Note, weights: bool) -> Path:
 
 def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
     """Fetch small files first, and the weights if they are asked for, all of one commit."""
-    recorded = ""
+    recorded = ""  # the commit of the files that are there
     if (folder / COMMIT).exists():
         recorded = (folder / COMMIT).read_text(encoding="ascii", errors="replace")
     repository = Repository(name, recorded, note)
@@ -213,12 +213,13 @@ def _fetch_missing(name: str, folder: Path, note: Note, weights: bool) -> None:
 
 @contextmanager
 def _locked(folder: Path, commit: str, note: Note) -> Iterator[None]:
-    """A folder to which one process downloads at a time, files of one commit. Another one waits.
+    """A folder to which one process downloads at a time, files of one commit. Other processes wait.
 
     The file COMMIT is locked, and has the commit. Raises CheckpointError if the folder has files of
-    another commit, or of something else. Windows has no such lock, but does not rename a part that
-    another process has open, either.
+    another commit, or files that no download wrote. Windows has no such lock. There, the system
+    refuses to rename a part that another process has open.
     """
+    # "a+" makes the file if it is missing, and empties none.
     with open(folder / COMMIT, "a+", encoding="ascii", errors="replace") as record:
         if sys.platform != "win32":
             import fcntl
@@ -230,6 +231,7 @@ def _locked(folder: Path, commit: str, note: Note) -> Iterator[None]:
                 fcntl.flock(record, fcntl.LOCK_EX)
         record.seek(0)
         recorded = record.read()
+        # A download writes the commit first: without one, it wrote no file but the hidden .commit.
         if recorded == "" and any(not path.name.startswith(".") for path in folder.iterdir()):
             raise CheckpointError(
                 f"{folder} has files, but not all of a model; move it away to download the model"
@@ -260,7 +262,7 @@ def _fetch_small_files(repository: "Repository", folder: Path, config: bytes) ->
     if any((folder / file).exists() for file in ("merges.txt", "tokenizer.json")):
         read_tokenizer(folder)
     _write(folder / CONFIG, config)
-    _ = Opened(folder).config_as_said  # with generation_config.json
+    _ = Opened(folder).config_of_files  # raises if generation_config.json has a wrong field
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -273,7 +275,7 @@ def _write(path: Path, content: bytes) -> None:
 def _fetch_weights(repository: "Repository", folder: Path) -> None:
     """Fetch the first of these: model.safetensors, the files of an index, PyTorch's files.
 
-    An index is written when all files that it names are there.
+    An index is written when all files that it names are there: a folder with it is whole.
     """
     for file, index in ((WEIGHTS, INDEX), (PYTORCH, PYTORCH_INDEX)):
         if repository.fetch(file, folder):
@@ -307,7 +309,7 @@ Answer = TypeVar("Answer")  # what an attempt returns
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that caused it: its `reason`, its arguments, and by `raise ... from`."""
+    """An error, and the errors among its `reason`, its arguments and what it was raised from."""
     yield error
     for cause in (getattr(error, "reason", None), *error.args, error.__cause__, error.__context__):
         if isinstance(cause, BaseException):
@@ -347,7 +349,7 @@ class Repository:
         self.url = f"{endpoint}/{repository}"
         # The name in messages: without "https://" and a password.
         self.label = re.sub(".*(//|@)", "", self.url)
-        self.was_reached = False
+        self.was_reached = False  # whether it has answered
 
     def read(self, file: str) -> bytes | None:
         """The content of a small file, verified; None if the repository has none.
@@ -366,7 +368,7 @@ class Repository:
         part = folder / f".{file}.{self.revision[:12]}.part"
         with open(part, "a+b") as content:
             is_there = self._receive(file, content)
-            os.fsync(content.fileno())
+            os.fsync(content.fileno())  # else a crash after the rename could leave an empty file
         if is_there:
             os.replace(part, path)
         else:
@@ -382,22 +384,25 @@ class Repository:
         return self._repeat(file, lambda: self._attempt_range(file, start, stop))
 
     def _attempt_range(self, file: str, start: int, stop: int) -> tuple[bytes, int] | None:
-        """Ask once for what read_range returns. Raises Interrupted if another attempt may do."""
+        """Ask once for the bytes [start, stop) of a file, and the size of the whole.
+
+        None if the repository has no such file. Raises Interrupted if another attempt may succeed.
+        """
         with self._get(file, start, stop) as response:
             if not self._has_file(file, response):
                 return None
-            size_sent = None  # of the whole file
-            if response.status_code == 206:
+            match = None  # its group 1 is the size of the whole file
+            if response.status_code == 206:  # the part comes
                 range_sent = response.headers.get("Content-Range", "")
-                size_sent = re.fullmatch(rf"bytes {start}-\d+/(\d{{1,18}})", range_sent)
+                match = re.fullmatch(rf"bytes {start}-\d+/(\d{{1,18}})", range_sent)
             elif start == 0:  # the whole file comes, and the connection is closed after the bytes
                 length = response.headers.get("Content-Length", "")
-                size_sent = re.fullmatch(r"(\d{1,18})", length)
-            if size_sent is None:
+                match = re.fullmatch(r"(\d{1,18})", length)
+            if match is None:
                 raise CheckpointError(
                     f"{self.label}/{file}: the server does not send parts of files"
                 )
-            size = int(size_sent[1])
+            size = int(match[1])
             content = bytearray()
             for block in self._blocks(file, response):
                 content += block
@@ -458,6 +463,7 @@ class Repository:
                         f"{self.label}/{file}: {interruption}; {ATTEMPTS} attempts in a row brought"
                         f" no data{advice}"
                     ) from interruption
+                # The time that the server named, or a time that doubles.
                 wait = min(interruption.wait, MAX_DELAY) or DELAY * 2**failures
                 self.note(f"{file}: {interruption}; trying again in {wait:g} s")
                 time.sleep(wait)
@@ -481,16 +487,16 @@ class Repository:
             if response.status_code == 200:  # the whole file comes, whatever was asked for
                 start = 0
             content.seek(start)
-            content.truncate()
+            content.truncate()  # what was received, and comes again
             length = response.headers.get("Content-Length", "")
             end = start + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
             with _progress_bar(file, end, start) as bar:
                 for block in self._blocks(file, response):
                     # The size that the server says, or what has come, if that is larger.
-                    size = max(end or 0, content.tell() + len(block))
-                    if limit is not None and size > limit:
+                    known_size = max(end or 0, content.tell() + len(block))
+                    if limit is not None and known_size > limit:
                         raise CheckpointError(
-                            f"{self.label}/{file}: {size} bytes; expected at most {limit}"
+                            f"{self.label}/{file}: {known_size} bytes; expected at most {limit}"
                         )
                     content.write(block)
                     bar.update(len(block))
@@ -525,7 +531,8 @@ class Repository:
         return request
 
     def _blocks(self, file: str, response: "requests.Response") -> Iterator[bytes]:
-        """The body of a response, in pieces. Raises what _failure returns."""
+        """The body of a response, in pieces. Raises Interrupted if another attempt may succeed,
+        else CheckpointError."""
         import requests
 
         try:
@@ -546,7 +553,7 @@ class Repository:
         from requests.exceptions import ChunkedEncodingError
 
         message = re.sub(r"//[^/\s]*@", "//", str(error))  # without a password
-        reason = short_repr(message, 200)
+        reason = short_repr(message, limit=200)
         for cause in causes_of(error):
             reasons = [REASONS[kind] for kind in REASONS if isinstance(cause, kind)]
             if isinstance(cause, HTTPException):  # the response has no end
@@ -590,7 +597,7 @@ class Repository:
             return False
         if code in (200, 206):
             commit = self._header(response, "X-Repo-Commit")
-            # Stay at the commit that main was at the first answer.
+            # Stay at the commit that main was at the first answer. Only that answer must name it.
             if self.revision == "main" and re.fullmatch("[0-9a-f]{40}", commit):
                 self.revision = commit
             elif self.revision == "main" or commit not in ("", self.revision):
@@ -607,7 +614,7 @@ class Repository:
         if is_of_link or code in (408, 429) or code >= 500:
             wait = response.headers.get("Retry-After", "")
             seconds = float(wait) if re.fullmatch(r"[0-9]{1,9}", wait) else 0.0
-            raise Interrupted(reason, seconds)
+            raise Interrupted(reason, wait=seconds)
         advice = ""
         if code in (401, 403):
             token_advice = "and HF_TOKEN" if self.token else "or set HF_TOKEN"

@@ -45,7 +45,7 @@ def read_weights(file: Path) -> SavedFile:
     weight_map = check_weight_map(read_json(file), f"{file}")
     tensors = {}
     all_metadata: list[dict[str, str] | None] = []
-    found = set()  # the names of a tensor and of its file
+    found = set()  # (tensor name, file name)
     for listed in sorted(set(weight_map.values())):
         in_file = read_weights(file.parent / listed)
         found |= {(name, listed) for name in in_file.tensors}
@@ -171,6 +171,7 @@ def what_is_there(directory: Path) -> str:
 
     "" if it holds nothing that is known. Raises CheckpointError for an adapter that cannot be read.
     """
+    # An adapter of peft
     if (directory / ADAPTER).is_file():
         adapter = read_json(directory / ADAPTER)
         kind = short_repr(adapter.get("peft_type"))
@@ -181,7 +182,9 @@ def what_is_there(directory: Path) -> str:
             names = []
         use = how_to_use(adapter, names)
         return f" ({ADAPTER} is of an adapter, {kind}, for the model {base}: {use})"
-    saved_steps = {}  # step of a training with transformers' Trainer -> directory
+
+    # The folder of a training with transformers' Trainer
+    saved_steps = {}  # step -> the directory of its checkpoint
     for path in directory.glob("checkpoint-*"):
         step = path.name.removeprefix("checkpoint-")
         if step.isdecimal() and path.is_dir():
@@ -189,15 +192,17 @@ def what_is_there(directory: Path) -> str:
     if saved_steps:
         newest = saved_steps[max(saved_steps)]
         return f" (it holds checkpoints of a training: give one of them, such as {newest})"
+
+    # Files and folders of other programs
     names = sorted(path.name for path in directory.glob("*"))
     for pattern, sentence in OTHER_PROGRAMS.items():
         for name in fnmatch.filter(names, pattern):
             return f" ({name} {sentence})"
-    return _name_of_no_file(directory) or _weights_that_are_not_found(names)
+    return _folder_in_place_of_a_file(directory) or _weights_that_are_not_found(names)
 
 
-def _name_of_no_file(directory: Path) -> str:
-    """What an error says of a name that is read, but is a folder or a link to no file."""
+def _folder_in_place_of_a_file(directory: Path) -> str:
+    """What an error says of a folder, or a link to no file, with the name of a file of a model."""
     for name in (CONFIG, *WEIGHT_FILES):
         path = directory / name
         if path.is_symlink() and not path.exists():
@@ -220,14 +225,14 @@ def adapter_tensors(directory: Path) -> dict[str, Tensor]:
 
 
 def how_to_use(adapter: dict[str, Any], names: Collection[str]) -> str:
-    """What to do with an adapter, of which this is the adapter_config.json.
+    """What to do with an adapter.
 
-    names: those of its tensors; none if they are not known.
+    adapter: what its adapter_config.json holds. names: of its tensors; none if they are not known.
     """
     if adapter.get("peft_type") in PROMPT_ADAPTERS:
         return "it adds to the prompt, so it cannot be merged into the weights, and is not read"
     outside = [name for name in names if not IN_A_LAYER.search(name)]
-    if names and not outside:
+    if names and not outside:  # the matrices that may be tied are outside of the layers
         return f"merge it {MERGE} to a new directory"
     if any(".lora_" in name for name in outside):
         return f"do not merge it into a tied model: {TIED}"
@@ -243,7 +248,7 @@ def _weights_that_are_not_found(names: list[str]) -> str:
     """What an error says of weights that have no config.json, another name, or another format."""
     has_config = CONFIG in names
     for name in names:
-        match = re.search(r"-\d+-of-\d+\.(safetensors|bin)$", name)
+        match = re.search(r"-\d+-of-\d+\.(safetensors|bin)$", name)  # model-00001-of-00002.bin
         if match and has_config:
             index = INDEX if match[1] == "safetensors" else PYTORCH_INDEX
             return f" ({name} is one of several files: get {index}, which lists them, too)"

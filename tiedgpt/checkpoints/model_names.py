@@ -150,9 +150,11 @@ def find_by_name(name: str, weights: bool = True) -> Path | None:
     repositories = [MODELS[name].repository, name] if name in MODELS else [name]
     in_cache = map(_snapshot, repositories)  # only asked if no weight folder has the model
     for folder in chain((root / name for root in weight_folders()), in_cache):
+        if folder is None:  # the cache has no such repository
+            continue
         for files in FILES_OF_A_MODEL:
             # os.path.isfile, unlike Path.is_file, is False for a folder that may not be read.
-            if folder is not None and all(os.path.isfile(folder / file) for file in files):
+            if all(os.path.isfile(folder / file) for file in files):
                 weights_or_index = files[-1]
                 is_index = weights_or_index.endswith(".json")
                 if not is_index or _has_all_shards(folder, weights_or_index):
@@ -178,11 +180,12 @@ def models_here() -> dict[str, Path]:
     """The models on this machine: name -> directory, each directory once, under its first name."""
     repositories = set()  # names OWNER/NAME
     for root in weight_folders():
-        repositories |= {Path(path).as_posix() for path in glob.glob("*/*", root_dir=root)}
+        paths = glob.glob("*/*", root_dir=root)
+        repositories |= {Path(path).as_posix() for path in paths}  # with "/" on Windows, too
     for folder_name in glob.glob("models--*--*", root_dir=_hugging_face_cache()):
         name = folder_name.removeprefix("models--").replace("--", "/")
         snapshot = _snapshot(name)
-        with suppress(CheckpointError):
+        with suppress(CheckpointError):  # a config.json that is missing or damaged
             if snapshot and read_json(snapshot / "config.json").get("model_type") == "gpt2":
                 repositories.add(name)
     models: dict[str, Path] = {}

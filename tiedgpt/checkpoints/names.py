@@ -63,7 +63,7 @@ class Layout:
     modules: dict[str, str]  # our module -> the names of its weight and bias
     not_parameters: tuple[str, ...] = ()  # names of tensors such as causal masks
     must_be_zero: tuple[str, ...] = ()  # names of parameters that a GPT-2 lacks
-    no_bias: tuple[str, ...] = ()  # our modules whose bias may be missing alone, for 0
+    no_bias: tuple[str, ...] = ()  # our modules that may lack a bias where others have one: it is 0
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -74,7 +74,7 @@ class Layout:
             for kind in kinds:
                 names = names_of(pattern, kind)
                 for place, (name, form) in enumerate(names):
-                    parts[name] = Part(f"{module}.{kind}", form, place, len(names))
+                    parts[name] = Part(f"{module}.{kind}", form, place, of=len(names))
         return parts
 
 
@@ -84,8 +84,10 @@ def names_of(pattern: str, kind: str) -> list[tuple[str, str]]:
     >>> names_of("att.W_(q+k).(weight^T|bias)", "weight")
     [('att.W_q.weight', 'T'), ('att.W_k.weight', 'T')]
     """
+    # "(weight^T|bias)" becomes its first or its second half.
     of_kind = 1 if kind == "weight" else 2
     pattern = re.sub(r"\(([^()|]*)\|([^()|]*)\)", lambda match: match[of_kind], pattern)
+    # "(q+k)" stands for several names.
     several = re.search(r"\((.*)\)", pattern)
     names = [pattern]
     if several is not None:
@@ -300,8 +302,11 @@ class Renamed(NamedTuple):
         if self.n_head not in (None, n_head):
             raise ArgumentError(f"n_head is {n_head}, but the tensors have {self.n_head} heads")
 
-    def check_zero(self, values: Callable[[Any], Any]) -> None:
-        """Raise ArgumentError for a tensor that must be 0, and is not. values(tensor): an array."""
+    def refuse_extra_parameters(self, values: Callable[[Any], Any]) -> None:
+        """Raise ArgumentError for a parameter that a GPT-2 lacks, unless all its values are 0.
+
+        values(tensor): an array of them.
+        """
         for name, tensor in self.must_be_zero.items():
             if values(tensor).any():
                 raise ArgumentError(f"{name} is not 0, and a GPT-2 has no such parameter")
@@ -312,8 +317,8 @@ def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
 
     given: by their names without a prefix (plain_name). A tensor that is not known keeps its name,
     a mask is left out.
-    join: puts such tensors side by side. Raises ArgumentError for parts of a tensor that are
-    missing or do not fit each other.
+    join: puts tensors side by side. Raises ArgumentError for parts of a tensor that are missing or
+    do not fit each other.
     """
     layout = layout_of(given)
     found: dict[str, dict[int, Any]] = {}  # our name -> the parts that are there, by place
@@ -324,7 +329,7 @@ def by_our_names(given: Mapping[str, HasShape], join: Join) -> Renamed:
         kind, number = with_N(name)
         if kind in layout.parts:
             part = layout.parts[kind]
-            if part.form in ("H", "HK") and len(tensor.shape) > 1:
+            if part.form in ("H", "HK") and len(tensor.shape) > 1:  # [H, D, K], [H, K, D], [H, K]
                 n_head = tensor.shape[0]
             for ours, of_layer in by_layer(part.ours, number, tensor):
                 found.setdefault(ours, {})[part.place] = in_our_form(of_layer, part, join)
@@ -362,11 +367,13 @@ def layout_of(given: Mapping[str, HasShape]) -> Layout:
         fits = True
         for name, part in layout.parts.items():
             shape = shapes.get(name, ())
-            if part.ours == "h.N.attn.c_attn.weight" and part.of == 1 and len(shape) >= 2:
-                fits = (shape[-2] > shape[-1]) == (part.form == "T")
+            is_whole = part.of == 1  # q, k and v are one tensor, which has three times the columns
+            if part.ours == "h.N.attn.c_attn.weight" and is_whole and len(shape) >= 2:
+                is_transposed = shape[-2] > shape[-1]
+                fits = is_transposed == (part.form == "T")
         if fits:
             return layout
-    return candidates[0]
+    return candidates[0]  # none fits: a later check of the shapes says so
 
 
 def by_layer(ours: str, number: str, tensor: Any) -> Iterator[tuple[str, Any]]:
@@ -381,12 +388,14 @@ def by_layer(ours: str, number: str, tensor: Any) -> Iterator[tuple[str, Any]]:
 
 
 def in_our_form(tensor: Any, part: Part, join: Join) -> Any:
-    """A tensor as we have it. One whose shape is not that of its form stays as it is."""
+    """A tensor as we have it. It stays as it is if it has not the shape of its form."""
     if part.form in ("H", "HK") and len(tensor.shape) > 1 and may_be_sliced(tensor):
         by_head = [tensor[head] for head in range(tensor.shape[0])]
-        return join(by_head, 0 if part.form == "HK" else -1)
+        axis = 0 if part.form == "HK" else -1  # HK: [K, D] of each head; H: [D, K], or a bias [K]
+        return join(by_head, axis)
     is_matrix = part.ours.endswith(".weight") and "ln_" not in part.ours
-    if len(tensor.shape) == (3 if is_matrix else 2) and tensor.shape[0] == 1:
+    axes = 2 if is_matrix else 1
+    if len(tensor.shape) == axes + 1 and tensor.shape[0] == 1:  # [1, ...], as OpenAI's c_attn
         tensor = tensor[0]
     if part.form == "T" and len(tensor.shape) == 2:
         return tensor.T
@@ -410,14 +419,17 @@ def joined(ours: str, places: dict[int, Any], layout: Layout, join: Join) -> Any
                 f"{name.replace('N', number)} of shape {short_repr(places[place].shape)} does not "
                 f"fit the other parts of {ours}"
             )
-    return places[0] if len(places) == 1 else join([places[n] for n in range(len(names))], -1)
+    parts = [places[place] for place in range(len(names))]
+    if len(parts) == 1:
+        return parts[0]
+    return join(parts, -1)  # the columns of one after those of another
 
 
 def absent_biases(layout: Layout, tensors: Mapping[str, HasShape]) -> dict[str, tuple[int, ...]]:
     """The biases that a model was made without, and their shapes: they are 0.
 
-    It has no bias at all, or lacks those of a module that may be without one in this layout.
-    tensors: by our names. If other biases are missing, none is returned.
+    It has no bias at all, or lacks those of a module that may be without one in this layout. No
+    other bias that is missing is returned. tensors: by our names.
     """
     absent = {}
     present = set()  # the modules, with N, that have a bias in some layer
@@ -428,7 +440,7 @@ def absent_biases(layout: Layout, tensors: Mapping[str, HasShape]) -> dict[str, 
         elif kind == "weight" and module.startswith(("h.", "ln_f")):
             bias = f"{module}.bias"
             if bias not in tensors:
-                absent[bias] = tensor.shape[-1:]
+                absent[bias] = tensor.shape[-1:]  # a number for each column of the weight
     if not present:
         return absent
     allowed = {f"{module}.bias" for module in layout.no_bias} - present

@@ -47,7 +47,6 @@ from .names import (
     our_parameter,
     plain_name,
 )
-from .safetensors import read_header
 from .tensors import AnyTensor, SavedFile, Tensor, have_same_values, join, zeros
 from .vocabulary import read_tokenizer
 from .writing import tokenizer_files
@@ -98,31 +97,33 @@ class Opened:
         self.weights_file: Path | None = None  # or the index of several files
         self.notes: list[str] = []  # warnings, of what the files hold and the model does not
         self.config_file = CONFIG
+
+        # Which file has the weights, and which one is config.json?
         if path.is_dir():  # the first of WEIGHT_FILES that it has is loaded
             files = (path / name for name in WEIGHT_FILES)
             self.weights_file = next((file for file in files if file.is_file()), None)
             if (path / tensorflow.HPARAMS).is_file() and not (path / CONFIG).is_file():
                 self.is_of_openai = True
                 self.weights_file = tensorflow.index_file(path)
-        elif path.suffix == ".json" and describe(path) == "":
+        elif path.suffix == ".json" and describe(path) == "":  # no index of weights
             self.config_file = path.name
         elif path.is_file() and path.suffix not in (".safetensors", *PICKLES):
             raise CheckpointError(f"{path} {describe(path) or NO_CHECKPOINT}")
         else:
             self.weights_file = path
-        # What config.json holds; {} if there is none
-        self.config_json: dict[str, Any] = {}
+
+        self.config_json: dict[str, Any] = {}  # {} if there is no config.json
         config_path = self.folder.path / self.config_file
         if config_path.is_file():
             try:
                 self.config_json = read_json(config_path)
             except CheckpointError:
-                # transformers 4 writes Infinity into the config.json of Mamba2.
+                # transformers 4 writes Infinity into the config.json of Mamba2. A GPT-2 has none.
                 self.config_json = read_json(config_path, JSON_OF_PYTHON)
                 if self.config_json.get("model_type", "gpt2") == "gpt2":
                     raise
-            self.folder.objects[self.config_file] = self.config_json
-        elif self.is_of_openai:
+            self.folder.objects[self.config_file] = self.config_json  # so it is not read again
+        elif self.is_of_openai:  # the fields that readers of models of any kind ask for
             hparams = self.folder.json(tensorflow.HPARAMS)
             V, D = hparams.get("n_vocab"), hparams.get("n_embd")
             self.config_json = {"model_type": "gpt2", "vocab_size": V, "n_embd": D}
@@ -142,9 +143,6 @@ class Opened:
             raise not_a_checkpoint(self.path, f"neither {WEIGHTS} nor {INDEX}")
         if file is None:
             return SavedFile({})
-        if file.suffix == ".safetensors":  # as most are
-            tensors, metadata = read_header(file)
-            return SavedFile(tensors, metadata=[metadata])
         saved = read_weights(file)
         n = len(saved.of_optimizer)
         if n > 0:
@@ -153,7 +151,7 @@ class Opened:
 
     @cached_property
     def stored(self) -> dict[str, Tensor]:
-        """The tensors by their names in the files; OpenAI's by those of transformers.
+        """The tensors by their names in the files; OpenAI's by the names of transformers.
 
         No values are read.
         """
@@ -176,11 +174,11 @@ class Opened:
     # Of a GPT-2
 
     @cached_property
-    def config_as_said(self) -> Config:
-        """The Config of config.json, of OpenAI's hparams.json, or of nanoGPT's ckpt.pt, tied.
+    def config_of_files(self) -> Config:
+        """The Config of config.json, of OpenAI's hparams.json, or of nanoGPT's ckpt.pt.
 
-        As in transformers, generation_config.json is preferred for the token that ends a text, if
-        that file names one.
+        The last two say nothing of the head, so they are tied. As in transformers, the token that
+        ends a text is the one of generation_config.json, if that file names one.
         """
         folder = self.folder
         if self.weights_file is not None and self.weights_file.suffix in (".pt", ".pth"):
@@ -191,7 +189,7 @@ class Opened:
         if self.is_of_openai:
             hparams = folder.json(tensorflow.HPARAMS)
             return tensorflow.config_of(hparams, folder.path / tensorflow.HPARAMS)
-        if not self.config_json and not folder.has(CONFIG):
+        if not self.config_json and not folder.has(CONFIG):  # the file itself may hold {}
             raise not_a_checkpoint(folder.path, f"no {CONFIG}")
         file = self.config_file
         try:
@@ -207,13 +205,14 @@ class Opened:
 
     @cached_property
     def config(self) -> Config:
-        """The Config with the head that is loaded. Weights that cannot be read are no error.
+        """The Config with the head that is loaded.
 
-        transformers 5, too, takes a model with another lm_head.weight for untied.
+        It is untied if the files have an lm_head.weight that differs from wte, whatever config.json
+        says. So transformers 5 reads it, too.
         """
-        config = self.config_as_said
+        config = self.config_of_files
         if config.tied:
-            with suppress(CheckpointError):
+            with suppress(CheckpointError):  # weights that cannot be read: to load them says so
                 head, wte = self.tensors.get(HEAD), self.tensors.get("wte.weight")
                 if head is not None and wte is not None and not have_same_values(head, wte):
                     return replace(config, tied=False)
@@ -222,7 +221,7 @@ class Opened:
     @property
     def contradicts_config(self) -> bool:
         """Whether config.json says tied, and the files have a W_U that is not wte.T."""
-        if not self.config_as_said.tied or self.config.tied:
+        if not self.config_of_files.tied or self.config.tied:
             return False
         # The model_args of nanoGPT's ckpt.pt do not say whether the model is tied.
         is_pt = self.weights_file is not None and self.weights_file.suffix in (".pt", ".pth")
@@ -233,24 +232,29 @@ class Opened:
         """The tensors by our names and in our layout. No values are read.
 
         Masks and the tensors of other heads are left out. Raises CheckpointError if the names and
-        shapes of the others are not those of the Config.
+        shapes that are left are not those of the Config.
         """
-        if self.weights_file is None and self.path.is_file():
+        if self.weights_file is None and self.path.is_file():  # a config.json
             raise CheckpointError(f"{self.path} has no weights: give its directory")
         stored = {}
         for name, tensor in self.saved.tensors.items():
             if not MASK.fullmatch(name):
                 stored[name] = tensor
+
+        # Most files have our names, but for a prefix, and our layout. Then the tensors stay as they
+        # are, unless two have one name, with the prefix and without it.
         plain = {name.removeprefix(PREFIX): tensor for name, tensor in stored.items()}
         shapes = {name: tensor.shape for name, tensor in plain.items()}
-        expected = parameter_shapes(replace(self.config_as_said, tied=HEAD not in plain))
+        expected = parameter_shapes(replace(self.config_of_files, tied=HEAD not in plain))
         if shapes == expected and len(plain) == len(stored):
             return dict(plain)
+
         tensors = self._renamed(stored)
         try:
             # A W_U is checked even if it is not used.
-            check_parameters(tensors, replace(self.config_as_said, tied=HEAD not in tensors))
+            check_parameters(tensors, replace(self.config_of_files, tied=HEAD not in tensors))
         except ArgumentError as error:
+            # Another prefix, or quantised weights, explain the error better than its own message.
             reason = f"{error}"
             quantised = first_of_quantised(tensors)
             for name in tensors:
@@ -287,15 +291,15 @@ class Opened:
             self.notes.append(f"{self.path}: {', '.join(of_other_heads)}: {NOT_OF_TOKENS}")
         try:
             renamed = by_our_names(plain, join)
-            renamed.check_n_head(self.config_as_said.n_head)
+            renamed.check_n_head(self.config_of_files.n_head)
             # A layout may have a parameter that no GPT-2 has, such as a bias of the head.
-            renamed.check_zero(lambda tensor: tensor.values())
+            renamed.refuse_extra_parameters(values=lambda tensor: tensor.values())
         except ArgumentError as error:
             raise CheckpointError(f"{self.path}: {error}") from error
         tensors = renamed.tensors
         for name, shape in absent_biases(renamed.layout, tensors).items():
             tensors[name] = zeros(self.path, name, shape)
-        if self.config_as_said.tied and HEAD in tensors and "wte.weight" not in tensors:
+        if self.config_of_files.tied and HEAD in tensors and "wte.weight" not in tensors:
             tensors["wte.weight"] = tensors.pop(HEAD)  # one matrix, stored under its other name
         return tensors
 
@@ -306,7 +310,8 @@ class Opened:
 
     def check_weights(self) -> None:
         """Raise CheckpointError for weights that do not fit the config, or lack its W_U."""
-        if not self.has_head and not self.config_as_said.tied:
+        # has_head reads self.tensors, which raises for weights that do not fit.
+        if not self.has_head and not self.config_of_files.tied:
             raise CheckpointError(
                 f'{self.path}: config.json says "tie_word_embeddings": false but there is no '
                 f'{HEAD}; load it with head "tied", or "untied" to start from a copy of wte.T'
@@ -317,12 +322,12 @@ class Opened:
 
         Warnings name the line that called the function which called this one.
         """
-        config = self.config_as_said
+        config = self.config_of_files
         if head is not None:
             config = config.with_head(head)
         tensors = self.tensors
         notes = list(self.notes)
-        if head is None and config.tied and HEAD in tensors:
+        if head is None and config.tied and HEAD in tensors:  # is the stored W_U another matrix?
             config = self.config
             if self.contradicts_config:
                 notes.append(f"{self.path}: {CONTRADICTION}")
@@ -339,16 +344,17 @@ class Opened:
                 parameters[name] = tensor.values(copy or is_windows)
         if config.tied or HEAD in tensors:
             return GPT2(config, parameters)
+        # head is "untied", and the files have no W_U: it starts as a copy of wte.T.
         return GPT2(replace(config, tied=True), parameters).untie("copy")
 
     # Beside the model
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises what read_tokenizer raises."""
+        """The tokenizer. Raises TokenizerError for a vocabulary that contradicts itself."""
         config = None
         with suppress(CheckpointError):  # a folder with a vocabulary alone has a tokenizer, too
-            config = self.config_as_said
+            config = self.config_of_files
         return read_tokenizer(self.folder, config)
 
     @cached_property
@@ -390,7 +396,7 @@ class Opened:
         """
         contents = {}
         for name in COPIED:
-            for file in (name, OPENAIS_NAMES.get(name, name)):
+            for file in (name, OPENAIS_NAMES.get(name, name)):  # the first one that is there
                 if name not in contents and self.folder.has(file):
                     contents[name] = self.folder.read(file)
         for path in self.folder.path.glob(MORE_CHAT_TEMPLATES):
@@ -403,7 +409,7 @@ class Opened:
             except CheckpointError as error:
                 note(f"{error}; the copy is written without a tokenizer")
                 return contents
-            contents = files | contents  # a file that is there stays as it is
+            contents = files | contents  # a file of the folder stays as it is
         return contents
 
 
@@ -443,10 +449,10 @@ NOT_OF_THE_TEXT = re.compile(
 
 
 def generation_settings(folder: Folder) -> tuple[str, dict[str, Any]]:
-    """The name of generation_config.json, and its settings that change a text.
+    """The file whose settings transformers generates with, and those of them that change a text.
 
-    The token that ends a text is not among them. transformers generates with them. Without this
-    file, it takes those of config.json. Raises CheckpointError.
+    It is generation_config.json or, without this file, config.json. The token that ends a text is
+    not among the settings. Raises CheckpointError.
     """
     file = GENERATION_CONFIG
     in_file: dict[str, Any] = {}

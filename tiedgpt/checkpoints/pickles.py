@@ -141,7 +141,7 @@ class StoredTensor:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    has_negative_bit: bool  # the values are those of the storage with the other sign
+    has_negative_bit: bool  # the values are the numbers of the storage with the other sign
 
 
 class Machine:
@@ -317,7 +317,7 @@ def read_saved(path: Path) -> SavedFile:
         value, places = _read_five_pickles(machine, memory, path)
     else:
         raise CheckpointError(f"{path} {NOT_SAVED}")
-    for key, storage in machine.storages.items():
+    for key, storage in machine.storages.items():  # has each the bytes that the pickle says?
         start, end = places[key]
         expected = storage.size * storage.itemsize
         if end - start != expected:
@@ -333,8 +333,10 @@ def read_saved(path: Path) -> SavedFile:
     # 1,000 layers of one matrix.
     if sum(tensor.end - tensor.start for tensor in tensors.values()) > 2 * len(memory):
         raise damaged(path, "tensors overlap: they have more values than the file")
-    is_inside = state is not value and model_args is None
-    return SavedFile(tensors, model_args, is_inside=is_inside)
+    # nanoGPT's {"model": state dict, "model_args": ...} is known. In another dict, transformers
+    # does not look for a state dict, so `check` asks for is_nested.
+    is_nested = state is not value and model_args is None
+    return SavedFile(tensors, model_args, is_nested=is_nested)
 
 
 def _state_of(value: Any, path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any] | None]:
@@ -390,7 +392,7 @@ class ListReader:
     def seek(self, offset: int, whence: Any = os.SEEK_SET) -> int:
         try:
             self.archive.seek(offset, whence)
-        except ValueError as error:  # in its place, a file has the error that zipfile expects
+        except ValueError as error:  # a file raises OSError here, which zipfile expects
             raise OSError(f"{error}") from error
         return self.archive.tell()
 
@@ -413,13 +415,14 @@ def _read_archive(machine: Machine, memory: mmap.mmap, path: Path) -> tuple[Any,
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
         raise damaged(path, f"truncated, or not of torch.save: {error}") from error
     by_name = {entry.filename: entry for entry in entries}
-    programs = [name for name in by_name if name.count("/") == 1 and name.endswith("/data.pkl")]
-    if len(by_name) != len(entries) or len(programs) != 1:
+    pickles = [name for name in by_name if name.count("/") == 1 and name.endswith("/data.pkl")]
+    has_a_name_twice = len(by_name) != len(entries)
+    if has_a_name_twice or len(pickles) != 1:
         raise damaged(path, "not an archive of torch.save, with one data.pkl")
-    start, end = _place(programs[0], by_name, memory, path)
+    start, end = _place(pickles[0], by_name, memory, path)
     value, _ = machine.run(memory[start : min(end, start + MAX_PICKLE)])
 
-    folder = programs[0].removesuffix("data.pkl")
+    folder = pickles[0].removesuffix("data.pkl")
     if f"{folder}byteorder" in by_name:
         start, end = _place(f"{folder}byteorder", by_name, memory, path)
         if memory[start:end] != b"little":
@@ -458,7 +461,7 @@ def _read_five_pickles(machine: Machine, memory: mmap.mmap, path: Path) -> tuple
     """The value of a file of before torch 1.6, and the places of the storages that it names."""
     values: list[Any] = []
     position = 0  # of the next pickle, then of the next storage
-    for expected in (MAGIC, PROTOCOL, None, None, None):
+    for expected in (MAGIC, PROTOCOL, None, None, None):  # None: any value
         found, length = machine.run(memory[position : position + MAX_PICKLE])
         position += length
         values.append(found)
@@ -502,22 +505,21 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
         last += (axis - 1) * stride
         # The stride of a shorter axis leads nowhere, and may be too large for NumPy.
         strides.append(stride * storage.itemsize if axis > 1 else 0)
-    is_too_long = max(stored.shape, default=0) > MAX_AXIS  # where another axis is 0
+    # NumPy refuses such an axis, even if another one is 0 and there are no values.
+    is_too_long = max(stored.shape, default=0) > MAX_AXIS
     # torch's expand() makes many values of one number. A few bytes could fill the memory so.
     is_expanded = any(
         axis > 1 and stride == 0 for axis, stride in zip(stored.shape, stored.strides, strict=True)
     )
+    named = f"tensor {short_repr(name)} of shape {short_repr(stored.shape)}"
+    numbers = f"{short_repr(storage.size)} numbers"
     if is_expanded and size > storage.size:
         raise CheckpointError(
-            f"{path}: tensor {short_repr(name)} of shape {short_repr(stored.shape)} is expanded "
-            f"from {short_repr(storage.size)} numbers, which is not read: save its contiguous()"
+            f"{path}: {named} is expanded from {numbers}, which is not read: save its contiguous()"
         )
     if is_too_long or size > storage.size or (size > 0 and last >= storage.size):
-        raise damaged(
-            path,
-            f"tensor {short_repr(name)} of shape {short_repr(stored.shape)} is not in its storage "
-            f"of {short_repr(storage.size)} numbers",
-        )
+        raise damaged(path, f"{named} is not in its storage of {numbers}")
+    # Without values, the offset is not checked above, and may lead anywhere.
     first_byte = start + (stored.offset * storage.itemsize if size > 0 else 0)
     return Tensor(
         file=path,
@@ -551,7 +553,8 @@ def config_of(model_args: dict[str, Any], path: Path) -> Config:
             )
     dropout = model_args.get("dropout", 0.0)
     fields: dict[str, Any] = {
-        # nanoGPT has the exact gelu since June 2023, and the field bias since February 2023.
+        # nanoGPT has the field bias since February 2023, and the exact gelu since June. A file of
+        # the months between is read as if it had the exact one.
         "activation_function": "gelu" if "bias" in model_args else "gelu_new",
         "embd_pdrop": dropout,
         "resid_pdrop": dropout,

@@ -66,7 +66,8 @@ def from_state_dict(
     layer_norm_epsilon. A TiedGPTWarning names those that are assumed. A model of nanoGPT needs
     activation_function="gelu", the exact one.
 
-    Raises ArgumentError, and for `config` what Config and load_model raise.
+    Raises ArgumentError; for `config` ConfigError, and CheckpointError for a file that cannot be
+    read.
     """
     if config is not None and (n_head is not None or fields):
         raise ArgumentError("pass config, or n_head and other fields, not both")
@@ -97,7 +98,8 @@ def parameters_of(renamed: Renamed, is_tied: bool) -> Parameters:
     config says that the model has a W_U of its own. Raises ArgumentError if there is no matrix of
     tokens, or none of positions, and for a parameter that a GPT-2 lacks and that is not 0.
     """
-    renamed.check_zero(np.asarray)
+    # A bias of the head, which a GPT-2 lacks, may be there if it is 0.
+    renamed.refuse_extra_parameters(values=np.asarray)
     biases = absent_biases(renamed.layout, renamed.tensors)
     arrays = renamed.tensors | {name: np.zeros(shape) for name, shape in biases.items()}
     if is_tied and "wte.weight" not in arrays and HEAD in arrays:
@@ -126,7 +128,7 @@ def check_state_dict(state: Any) -> None:
                 f"{short_repr(name)} is a dict: give that one, if it is the model's"
             )
         # Quantised weights are whole numbers, whose scale is somewhere else.
-        dtype = getattr(array, "dtype", "float")
+        dtype = getattr(array, "dtype", "float")  # a list has none, and as_floats looks at it
         # NumPy's name is the same for both orders of bytes; torch's types have none.
         dtype_name = getattr(dtype, "name", f"{dtype}")
         if "float" not in dtype_name and not is_no_parameter(plain_name(f"{name}")):
@@ -146,7 +148,7 @@ def rename_arrays(values: Mapping[Any, Any]) -> Renamed:
         if is_no_parameter(name):
             continue
         kind, number = with_N(name)
-        # A parameter that GPT-2 lacks may only be 0: the caller checks Renamed.must_be_zero.
+        # A parameter that GPT-2 lacks may only be 0, which refuse_extra_parameters checks later.
         may_be_zero = any(kind in layout.must_be_zero for layout in LAYOUTS)
         if our_parameter(name) == "" and not may_be_zero:
             known = [each.replace("N", number or "N") for each in all_names()]
@@ -193,10 +195,10 @@ def as_floats(value: Any, name: str) -> np.ndarray:
 
 
 def with_head_of(arrays: Parameters, config: Config) -> Config:
-    """The config with the head that the arrays have, if that is another one than the config says.
+    """The config with the head that the arrays have.
 
-    As load_model does: a TiedGPTWarning if the arrays have a head that is not wte and the config
-    says tied, an ArgumentError if it says untied and they have none.
+    Warns if the config says tied and the arrays have a head that is not wte. Raises ArgumentError
+    if the config says untied and the arrays have no head.
     """
     has_head = HEAD in arrays
     if not config.tied and not has_head:
@@ -217,7 +219,7 @@ def with_head_of(arrays: Parameters, config: Config) -> Config:
 
 
 def as_config(config: Any) -> Config:
-    """The Config that a user gives as such, as what config.json holds, or as a path of that."""
+    """The Config that a user gives: a Config, the object of a config.json, or the file's path."""
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):

@@ -63,7 +63,12 @@ MAX_INDEX = 1 << 20  # bytes; the index of the 1558M model has about 20,000
 MAX_KEY = 255  # bytes; sharing makes long keys short in the file, but not in memory
 FOOTER = 48  # bytes at the end of the index
 MAGIC = bytes.fromhex("57fb808b247547db")
-DT_FLOAT = 1  # the dtype of BundleEntryProto that is float32
+# The numbers of fields
+ENDIANNESS = 2  # of BundleHeaderProto
+DTYPE, SHAPE, SHARD_ID, OFFSET, SIZE = 1, 2, 3, 4, 5  # of BundleEntryProto; 6 is a checksum
+AXIS = 2  # of the shape, which has a message for each axis
+AXIS_SIZE = 1  # of an axis
+DT_FLOAT = 1  # the value of DTYPE for float32
 DTYPES_OF_OPTIMIZER = {DT_FLOAT: "F32", 3: "I32", 9: "I64"}
 
 Message = dict[int, list[int | bytes]]  # the number of a field -> its values
@@ -126,7 +131,7 @@ def read_saved(index: Path) -> SavedFile:
     """
     data = index.with_name(index.name.removesuffix(INDEX_END) + DATA_END)
     with open_to_read(index) as file:
-        table = file.read(MAX_INDEX + 1)
+        table = file.read(MAX_INDEX + 1)  # the last byte is there if the file is too long
     if len(table) > MAX_INDEX or len(table) < FOOTER or not table.endswith(MAGIC):
         raise CheckpointError(
             f"{index}: not the index of a GPT-2, or truncated: expected {FOOTER} to {MAX_INDEX} "
@@ -136,8 +141,8 @@ def read_saved(index: Path) -> SavedFile:
     tensors: dict[str, Tensor] = {}
     try:
         for name, message in _messages_by_name(table).items():
-            if name == "":
-                _check("header", "endianness", _number(message, 2), expected=0)  # little
+            if name == "":  # the BundleHeaderProto, in which 0 means little-endian
+                _check("header", "endianness", _number(message, ENDIANNESS), expected=0)
                 continue
             dtype, shape, start, size = _parse_tensor(name, message)
             tensors[name] = Tensor(data, name, dtype, shape, start, start + size, memory)
@@ -167,22 +172,19 @@ def _messages_by_name(table: bytes) -> dict[str, Message]:
 
 
 def _parse_tensor(name: str, message: Message) -> tuple[str, tuple[int, ...], int, int]:
-    """(dtype, shape, offset, size in bytes) of a BundleEntryProto. The numbers of its fields are
-
-    dtype = 1, shape = 2, shard_id = 3, offset = 4, size = 5, crc32c = 6. The shape is a message
-    that has a field 2 for each axis, again a message, whose field 1 is the axis's size.
-    """
+    """(dtype, shape, offset, size in bytes) of a BundleEntryProto."""
     dtype = "F32"
-    if OF_OPTIMIZER.fullmatch(name) and _number(message, 1) in DTYPES_OF_OPTIMIZER:
-        dtype = DTYPES_OF_OPTIMIZER[_number(message, 1)]
+    dtype_number = _number(message, DTYPE)
+    if OF_OPTIMIZER.fullmatch(name) and dtype_number in DTYPES_OF_OPTIMIZER:
+        dtype = DTYPES_OF_OPTIMIZER[dtype_number]
     else:
-        _check(short_repr(name), "dtype", _number(message, 1), expected=DT_FLOAT)
-    _check(short_repr(name), "shard_id", _number(message, 3), expected=0)
+        _check(short_repr(name), "dtype", dtype_number, expected=DT_FLOAT)
+    _check(short_repr(name), "shard_id", _number(message, SHARD_ID), expected=0)
     shape = []
-    for shape_message in _messages_in(message, 2):
-        for axis in _messages_in(shape_message, 2):
-            shape.append(_number(axis, 1))
-    return dtype, tuple(shape), _number(message, 4), _number(message, 5)
+    for shape_message in _messages_in(message, SHAPE):
+        for axis in _messages_in(shape_message, AXIS):
+            shape.append(_number(axis, AXIS_SIZE))
+    return dtype, tuple(shape), _number(message, OFFSET), _number(message, SIZE)
 
 
 def _check(what: str, field: str, value: int, expected: int) -> None:
@@ -215,7 +217,9 @@ def _read_block(table: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, 
     # The contents end with the places of whole keys, 4 bytes each, and how many there are.
     n_places = int.from_bytes(contents[-4:], "little")
     end = len(contents) - 4 * n_places - 4
-    entries = Bytes(contents[: max(end, 0)])  # without entries, no tensor fills the data
+    # A damaged count may make `end` negative. Then there are no entries, and a later check finds
+    # that no tensors fill the data.
+    entries = Bytes(contents[: max(end, 0)])
     key = b""
     while entries.remaining():
         shared = entries.varint()

@@ -188,6 +188,8 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
     """The values rounded to bfloat16, to even ones at a tie, in float32. NaN stays NaN."""
     with np.errstate(over="ignore"):
         bits = values.astype(np.float32).view(np.uint32)
+    # Drop the lower 16 bits. Before, add almost half of bit 16, and 1 if bit 16 is set: then a tie
+    # becomes even.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
     return np.where(
         np.isnan(values), np.float32(np.nan), rounded.astype(np.uint32).view(np.float32)
@@ -209,11 +211,12 @@ class Joined:
         return tuple(shape)
 
     def values(self, copy: bool = False) -> np.ndarray:
-        """The values in float32, in a new array. Raises what Tensor.values raises."""
+        """The values in float32, in a new array. Raises CheckpointError for a dtype that is not in
+        FLOATS."""
         return np.concatenate([part.values() for part in self.parts], axis=self.axis)
 
     def pieces(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """What Tensor.pieces yields."""
+        """The values piece by piece: which of the flat values they are, and the values."""
         yield from in_pieces(self.values().reshape(-1))
 
 
@@ -227,27 +230,23 @@ class SavedFile:
     tensors: dict[str, Tensor]
     model_args: dict[str, Any] | None = None  # in nanoGPT's ckpt.pt, the sizes of the model
     of_optimizer: Sequence[str] = ()  # the names of tensors that are not among these
-    is_inside: bool = False  # whether the state dict is a value of another dict, as "state_dict"
+    is_nested: bool = False  # whether the state dict is a value of another dict, as "state_dict"
     metadata: Sequence[dict[str, str] | None] = ()  # of each safetensors file; None: it has none
 
 
 def join(parts: Sequence[AnyTensor], axis: int) -> AnyTensor:
     """Tensors side by side along an axis: a Tensor if they are one stretch of the file."""
     joined = Joined(parts, axis)
-    first, last = parts[0], parts[-1]
-    if isinstance(first, Tensor) and isinstance(last, Tensor) and axis == 0:
-        if all(follow(before, part) for before, part in pairwise(parts)):
-            return replace(first, shape=joined.shape, end=last.end)
-    return joined
-
-
-def follow(before: AnyTensor, tensor: AnyTensor) -> bool:
-    """Whether a tensor begins in the file where another one ends, both in row order."""
-    if isinstance(before, Joined) or isinstance(tensor, Joined):
-        return False
-    is_of_one_type = before.memory is tensor.memory and before.dtype == tensor.dtype
-    in_row_order = before.is_in_row_order() and tensor.is_in_row_order()
-    return is_of_one_type and in_row_order and before.end == tensor.start
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    if axis != 0 or len(tensors) < len(parts):
+        return joined
+    # Does each begin in the file where the one before it ends?
+    for before, tensor in pairwise(tensors):
+        is_of_one_type = before.memory is tensor.memory and before.dtype == tensor.dtype
+        in_row_order = before.is_in_row_order() and tensor.is_in_row_order()
+        if not is_of_one_type or not in_row_order or before.end != tensor.start:
+            return joined
+    return replace(tensors[0], shape=joined.shape, end=tensors[-1].end)
 
 
 def in_pieces(flat: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:  # [n]

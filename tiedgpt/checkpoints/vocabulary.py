@@ -126,26 +126,35 @@ def read_tokenizer(directory: Path | Folder, config: Config | None = None) -> To
     folder = files.path
     has_json = (folder / TOKENIZER_JSON).is_file()
     pair = MERGES_AND_VOCAB if (folder / "merges.txt").is_file() else OPENAIS_NAMES
-    model_fields = files.json(CONFIG) if config is None else config.others
-    V = model_fields.get("vocab_size") if config is None else config.vocab_size
+    V: Any
+    if config is None:
+        model_fields = files.json(CONFIG)
+        V = model_fields.get("vocab_size")
+    else:
+        model_fields = config.others  # the fields of config.json that a Config does not have
+        V = config.vocab_size
     if not has_json and not (folder / pair[0]).is_file():
         raise no_tokenizer(folder, vocab_size=config.vocab_size if config else None)
+
+    # The files that name tokens, too
     settings = dict(files.json(SETTINGS))
     if settings.get("tokenizer_class") is None and "tokenizer_class" in model_fields:
-        settings["tokenizer_class"] = model_fields["tokenizer_class"]
+        settings["tokenizer_class"] = model_fields["tokenizer_class"]  # transformers reads it there
     others = {SETTINGS: settings}
     if DECODER not in settings:  # where it is, transformers reads no other file
         others |= {name: files.json(name) for name in (ADDED, SPECIAL_TOKENS_MAP)}
     says_more = any(others.values())  # most folders have none of these files
-    mentions = []
     if says_more:
         check_settings(settings, folder, has_json)
-        mentions = list(mentions_in(others))
+    mentions = list(mentions_in(others)) if says_more else []
+
     if has_json:
         vocabulary = read_tokenizer_json(files, settings)
     else:
         vocabulary = read_merges_and_vocab(files, pair, settings, mentions)
     tokenizer = tokenizer_of(vocabulary, mentions)
+
+    # Do the files that were not read for it say the same?
     if has_json:
         compare_merges_and_vocab(tokenizer, files, pair)
     if says_more:
@@ -188,6 +197,7 @@ def check_settings(settings: Json, folder: Path, has_json: bool) -> None:
     """
     kind = settings.get("tokenizer_class")
     is_known = kind in GPT2_CLASSES + GENERAL_CLASSES
+    # RoBERTa's classes add a token for each of ALL_NAMES that the settings lack.
     adds_no_name = has_json and kind in ROBERTA_CLASSES and settings.keys() >= ALL_NAMES
     if not is_known and not adds_no_name:
         raise TokenizerError(
@@ -217,6 +227,7 @@ def read_tokenizer_json(files: Folder, settings: Json) -> Vocabulary:
     match pre_tokenizer:
         case {"type": "Sequence", "pretokenizers": [only]}:  # does what its one part does
             pre_tokenizer = only
+    # From here on, pre_tokenizer is a ByteLevel with add_prefix_space.
     check_values({**file, "pre_tokenizer": pre_tokenizer}, path)
     if adds_tokens(file.get("post_processor")):
         warn_of_tokens_at_the_ends(f"{path}: post_processor")
@@ -226,7 +237,9 @@ def read_tokenizer_json(files: Folder, settings: Json) -> Vocabulary:
         case _:
             raise TokenizerError(f"{path}: expected model.vocab and model.merges")
     entries = file.get("added_tokens") or []
-    added = add_tokens(ids, entries if isinstance(entries, list) else [entries], f"{path}")
+    if not isinstance(entries, list):
+        entries = [entries]  # which add_tokens refuses
+    added = add_tokens(ids, entries, f"{path}")
 
     # transformers reads add_prefix_space from tokenizer_config.json. Without the field there, the
     # general classes read it from tokenizer.json, and GPT-2's class puts no space before a text.
@@ -238,7 +251,7 @@ def read_tokenizer_json(files: Folder, settings: Json) -> Vocabulary:
             f"{path}: add_prefix_space is {prefix_space}, but not in {SETTINGS} beside it, which "
             "transformers reads; write the right value into both files"
         )
-    return Vocabulary(f"{path}", merges, ids, added, prefix_space, kind in GPT2_CLASSES)
+    return Vocabulary(f"{path}", merges, ids, added, prefix_space, adds_eot=kind in GPT2_CLASSES)
 
 
 def check_values(file: Json, path: Path) -> None:
@@ -249,7 +262,7 @@ def check_values(file: Json, path: Path) -> None:
             if isinstance(value, dict):
                 value = value.get(key)
         # A "model" that is no object is its own value, and is accepted only if it is missing: None.
-        if value not in accepted:
+        if value not in accepted:  # the first one is GPT-2's
             raise TokenizerError(
                 f"{path}: {name} is {short_repr(value)}, expected {accepted[0]!r}, as in GPT-2"
             )
@@ -323,11 +336,14 @@ def read_merges_and_vocab(
         ids[EOT] = len(ids)
     added = {}
     if mentions:
-        special = [m.text for m in mentions if m.name in NAMES_OF_SPECIAL.get(m.file, ())]
-        listed = [m for m in mentions if m.name == ""]
+        special = [
+            each.text for each in mentions if each.name in NAMES_OF_SPECIAL.get(each.file, ())
+        ]
+        listed = [mention for mention in mentions if mention.name == ""]
         # added_tokens.json does not say which of its tokens are special.
-        entries = [{"special": m.text in special, **m.entry} for m in listed]
-        added = add_tokens(ids, entries, f"{files.path / mentions[0].file}")
+        entries = [{"special": mention.text in special, **mention.entry} for mention in listed]
+        file = mentions[0].file  # one file lists tokens, and they come first
+        added = add_tokens(ids, entries, f"{files.path / file}")
     prefix_space = bool(settings.get("add_prefix_space"))
     return Vocabulary(name, merges, ids, added, prefix_space, adds_eot=True)
 
@@ -355,7 +371,8 @@ def as_merges(lines: list[Any], place: str, first: int = 1) -> list[tuple[str, s
     """
     merges = []
     for number, line in enumerate(lines, start=first):
-        match line.split(" ") if isinstance(line, str) else line:
+        pair = line.split(" ") if isinstance(line, str) else line
+        match pair:
             case [str(left), str(right)] if left and right:
                 merges.append((left, right))
             case _:
@@ -375,13 +392,14 @@ def mentions_in(others: dict[str, Json]) -> Iterator[Mention]:
     """
     # The settings list {"50257": {"content": "<pad>", ...}}, added_tokens.json {"<pad>": 50257}.
     decoder = others[SETTINGS].get(DECODER, {})
-    for key, token in decoder.items() if isinstance(decoder, dict) else [("", decoder)]:
+    listed = decoder.items() if isinstance(decoder, dict) else [("", decoder)]
+    for key, token in listed:
         entry = entry_of(token)
         token_id = int(key) if re.fullmatch("[0-9]{1,18}", key) else key
-        flags = {"special": False, "normalized": not entry.get("special", False)}
-        yield Mention(SETTINGS, "", {**flags, **entry, "id": token_id})
+        defaults = {"special": False, "normalized": not entry.get("special", False)}
+        yield Mention(SETTINGS, name="", entry={**defaults, **entry, "id": token_id})
     for text, token_id in others.get(ADDED, {}).items():
-        yield Mention(ADDED, "", {"content": text, "id": token_id})
+        yield Mention(ADDED, name="", entry={"content": text, "id": token_id})
 
     for file in (SPECIAL_TOKENS_MAP, SETTINGS):
         names: Json = {}
@@ -415,7 +433,8 @@ def tokenizer_of(vocabulary: Vocabulary, mentions: list[Mention]) -> Tokenizer:
     """
     name, merges, ids, added, prefix_space, adds_eot = vocabulary
     # A text is searched for the tokens that are added, and for those that the vocabulary has and
-    # other files name, but not for those that merges make: `compare_others` refuses these.
+    # other files name. `compare_others` refuses names of tokens that merges make, and tokens that
+    # only added_tokens.json adds.
     named: dict[str, Entry] = {}
     for mention in mentions:
         text = mention.text
@@ -425,12 +444,16 @@ def tokenizer_of(vocabulary: Vocabulary, mentions: list[Mention]) -> Tokenizer:
         for left, right in merges:
             named.pop(left + right, None)
     tokens = added | named
+
+    # <|endoftext|> is added if a file has it, or by transformers' class.
     names = {mention.name for mention in mentions}
     is_mentioned = any(mention.text == EOT for mention in mentions)
-    if EOT not in tokens and (is_mentioned or (adds_eot and not names >= NAMED_AS_EOT)):
+    is_of_class = adds_eot and not names >= NAMED_AS_EOT
+    if EOT not in tokens and (is_mentioned or is_of_class):
         tokens[EOT] = {}
         ids.setdefault(EOT, len(ids))
 
+    # A token with an entry of {} has the flags that Tokenizer gives it.
     flags = {text: flags_of(text, entry, name) for text, entry in tokens.items() if entry}
     if len(tokens) == 1:  # it is the same whether the only token is searched for first or last
         flags = {text: replace(only, normalized=False) for text, only in flags.items()}
@@ -439,6 +462,7 @@ def tokenizer_of(vocabulary: Vocabulary, mentions: list[Mention]) -> Tokenizer:
         tokenizer = Tokenizer(merges, special_tokens, ids, flags, prefix_space)
     except TokenizerError as error:
         raise TokenizerError(f"{name}: {error}") from None
+    # "Ġ" is how a space is written, so these tokens look like ordinary ones.
     ordinary = tokenizer.ordinary_tokens
     unmade = [token for token in tokenizer.ids if "Ġ" in token and token not in ordinary]
     if unmade:
@@ -468,7 +492,7 @@ def check_that_merges_are_whole(tokenizer: Tokenizer, unmade: list[str], name: s
     """Raise TokenizerError if the last lines of merges.txt seem to be lost.
 
     Then no merge makes the last ordinary tokens of the vocabulary. Most of them have a "Ġ", which
-    is how a space is written. Somebody may have removed merges in the middle (such as those of
+    is how a space is written. Somebody may have removed merges in the middle (such as merges of
     digits, so that each digit is a token): then a warning says so. unmade: the tokens with a "Ġ"
     that no merge makes. name: what messages call the files.
     """
@@ -483,7 +507,7 @@ def check_that_merges_are_whole(tokenizer: Tokenizer, unmade: list[str], name: s
         f"{name}: no merge makes {len(unmade)} tokens with a space, such as "
         f"{short_repr(unmade[0])}: no text has them",
         TiedGPTWarning,
-        stacklevel=4,
+        stacklevel=4,  # the line that called read_tokenizer
     )
 
 
@@ -518,11 +542,14 @@ def compare_others(
     texts: dict[str, Any] = {}  # name, such as pad_token -> its token in the first file that has it
     for mention in mentions:
         entry = dict(mention.entry)
-        is_named = mention.name not in ("", *EXTRA_TOKENS)  # as pad_token is
+        is_named = mention.name not in ("", *EXTRA_TOKENS)  # such as pad_token
         if is_named and f"{mention.text}" in vocabulary.added:
-            entry.pop("normalized", None)  # what the vocabulary says of it counts
-        is_second = is_named and texts.setdefault(mention.name, mention.text) != mention.text
-        if is_second or (entry and not agrees(tokenizer, entry)):  # {}: a name that means no token
+            entry.pop("normalized", None)  # the vocabulary's own entry has it, and counts
+        first_text = mention.text
+        if is_named:
+            first_text = texts.setdefault(mention.name, mention.text)
+        contradicts = bool(entry) and not agrees(tokenizer, entry)  # {} means no token
+        if contradicts or mention.text != first_text:
             raise TokenizerError(
                 f"{folder / mention.file}: token {short_repr(mention.text)} is not in the "
                 f"vocabulary, or another file differs from {short_repr(entry)}; {MEND}"
@@ -546,7 +573,7 @@ def agrees(tokenizer: Tokenizer, entry: Entry) -> bool:
     if text == EOT:
         del expected["special"]  # the end of a document is special, whatever a file says
     if len(tokenizer.special_tokens) == 1:
-        del expected["normalized"]  # whether it is searched for first or last
+        del expected["normalized"]  # it is the same whether the only token is searched for first
     return all(entry.get(field, value) == value for field, value in expected.items())
 
 
@@ -561,5 +588,5 @@ def warn_of_ids(tokenizer: Tokenizer, vocab_size: int, name: str) -> None:
         f"tokens has: it cannot read {short_repr(unreadable[0])} and those after it; if these "
         "are the files of another model, no text has the right ids",
         TiedGPTWarning,
-        stacklevel=3,
+        stacklevel=3,  # the line that called read_tokenizer
     )

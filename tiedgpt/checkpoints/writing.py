@@ -44,7 +44,8 @@ def save_model(model: GPT2, tokenizer: Tokenizer | None, directory: str | Path) 
             TiedGPTWarning,
             stacklevel=2,
         )
-    if tokenizer is not None and "tokenizer_class" in model.config.others:  # another tokenizer's
+    # The class of a tokenizer in the model's configuration may be another one than this one's.
+    if tokenizer is not None and "tokenizer_class" in model.config.others:
         others = dict(model.config.others)
         del others["tokenizer_class"]
         model = GPT2(replace(model.config, others=others), model.parameters)

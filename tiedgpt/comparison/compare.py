@@ -22,7 +22,7 @@ from .mistakes import mistakes_in
 from .places import Comparison, ReportRow, compare_arrays, few_digits
 from .recording import record, untied_module_sentences
 
-ALMOST_NONE = 1 / 16  # of the numbers of an array
+ALMOST_NONE = 1 / 16  # of the logits of a text
 
 
 class NothingCompared(ArgumentError):
@@ -108,7 +108,7 @@ class Report:
 
 
 def no_progress(tried: int, total: int) -> None:
-    """What `compare` calls before each trial if the caller does not want to know."""
+    """Called before each trial, if the caller of `compare` does not want to know of trials."""
 
 
 def compare(
@@ -123,9 +123,9 @@ def compare(
 
     theirs: a dict of arrays (NumPy's or torch's) under any names of conventions.py; or a function
     from ids to such a dict, or to logits; or a torch module: transformers', nanoGPT's or
-    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. If logits
-    have more columns than the model's, those of a padded vocabulary, the first V are compared, and
-    of the others none may be the largest of its row.
+    TransformerLens's GPT-2, whose activations are recorded by hooks, without dropout. If a padded
+    vocabulary gives logits more columns than the model's V, the first V are compared, and no later
+    column may have the largest logit of its row.
 
     targets: of the shape of ids. With them, gradients of the mean loss are compared, too: arrays of
     the dict under names of parameters.
@@ -133,7 +133,7 @@ def compare(
     progress: called before each trial of a mistake, with the number of trials made and of all.
     trials: the most trials that are made, the likeliest first; None: as many as take some minutes.
 
-    Raises ArgumentError; NothingCompared, which is one, if no array could show a difference.
+    Raises ArgumentError. It is a NothingCompared if no array could show a difference.
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
@@ -154,14 +154,15 @@ def compare(
     comparison = Comparison(model, batch, values)
 
     # Our model computes all activations from the ids, with nothing given and no mistake planted.
-    rows = comparison.rows(given={}, planted={})
+    rows, _ = comparison.rows(given={}, planted={})
     if any(row.differs for row in rows):
         mistakes = mistakes_in(model.config.n_layer)
         diagnosis = diagnose(comparison, mistakes, progress, trials)
     else:
-        diagnosis = Diagnosis([], rounding_note(rows, comparison.theirs))
+        diagnosis = Diagnosis(sentences=[], note=rounding_note(rows, comparison.theirs))
 
     sentences = list(diagnosis.sentences)
+    # Logits may differ because their head is not tied, which no planted mistake shows.
     if any(row.name == "logits" and row.differs for row in rows):
         sentences += untied_module_sentences(theirs, model)
     # Of two arrays of one activation, `rows` has the later one. The earlier one gets a row, too.
@@ -187,9 +188,9 @@ def compare(
         )
     compared = {row.name: row for row in rows}
     return Report(
-        rows,
-        sentences,
-        diagnosis.note,
+        rows=rows,
+        diagnosis=sentences,
+        note=diagnosis.note,
         not_given=sum(name not in compared for name in comparison.names),
         trials=diagnosis.tried,
         all_trials=diagnosis.total,
@@ -234,7 +235,7 @@ def look_beyond_vocabulary(comparison: Comparison) -> tuple[str, list[ReportRow]
 def sentences_on_missing(
     compared: Mapping[str, ReportRow], comparison: Comparison, targets: Any
 ) -> list[str]:
-    """What a verdict on a whole GPT-2 needs, and was not compared.
+    """A sentence on each thing that a verdict on a whole GPT-2 needs, and that was not compared.
 
     compared: the rows of activations and gradients by name. targets: with them, gradients are
     needed.
@@ -243,10 +244,10 @@ def sentences_on_missing(
     if "logits" not in compared:
         sentences.append("logits: not compared")
     else:
-        # If almost all logits are those of the first token, a GPT-2 with wrong layers has them,
-        # too. One token alone does not tell.
+        # Logits that are almost the same for all tokens show nothing: a GPT-2 with wrong layers has
+        # them, too. With one token, this cannot be seen.
         logits = comparison.our_logits
-        by_token = logits.reshape(-1, logits.shape[-1])
+        by_token = logits.reshape(-1, logits.shape[-1])  # [B T, V]
         differ = np.abs(by_token[1:] - by_token[0]) > compared["logits"].tolerance
         if len(by_token) > 1 and differ.mean() < ALMOST_NONE:
             sentences.append(
@@ -271,8 +272,9 @@ def sentences_on_missing(
 def rounding_note(rows: list[ReportRow], theirs: Mapping[str, Array]) -> str:
     """A note on the first float64 array with the precision of float32, or "" if there is none."""
     for row in rows:
-        # The tolerance is for rounding to float32. Rounding to float64 is 2**29 times finer. An
-        # error above this limit, which is between the two, cannot be rounding to float64.
+        # The tolerance is for rounding to float32, which has 24 binary digits. float64 has 53, so
+        # its rounding is 2**29 times finer. An error above this limit, which is between the two,
+        # cannot be float64's rounding.
         limit = row.tolerance / 2**24
         is_float64 = theirs[row.name].dtype == np.float64
         if is_float64 and row.error > limit:
@@ -334,7 +336,7 @@ def missing_part_sentences(comparison: Comparison, gradient: Array, targets: Arr
     """
     model = comparison.model64
     # An untied model with a copy of wte as output matrix has the same activations, and an array for
-    # each of the two parts. In float32, too: the part may be off by what rounding is.
+    # each of the two parts. compare_arrays takes its tolerance from the float32 one.
     _, apart64 = loss_and_gradients(model.untie("copy"), comparison.ids, targets)
     _, apart32 = loss_and_gradients(comparison.model32.untie("copy"), comparison.ids, targets)
     for name, part in (

@@ -121,12 +121,13 @@ def our_name(name: Any) -> str:
     >>> our_name("transformer.h.3.attn.c_proj")
     'attn.3.out'
     """
-    plain = plain_name(f"{name}")
+    name = str(name)  # a key of a dict, which may be of any type
+    plain = plain_name(name)
     if is_no_parameter(plain):
         return NOT_COMPARED
     if our_parameter(plain) != "":
         return our_parameter(plain)
-    name = IGNORED_PARTS.sub("", str(name))
+    name = IGNORED_PARTS.sub("", name)
     if name.endswith(".hook_in"):
         name = name.removesuffix(".hook_in") + ":in"
     number = LAYER_NUMBER.search(name)
@@ -212,7 +213,7 @@ def in_our_layout(name: str, array: Array, tape: Parameters, is_ours: bool) -> A
         if array.shape != layout and not is_sequence:
             continue
         if has_other_heads:
-            return array.reshape(layouts[0]).swapaxes(1, 2)
+            return array.reshape(B, T, H, K).swapaxes(1, 2)
         return array.reshape(layout)
 
     # Was a token added? Every axis of length T is taken for tokens: scores [B, H, T, T] have two.
@@ -222,4 +223,5 @@ def in_our_layout(name: str, array: Array, tape: Parameters, is_ours: bool) -> A
             f"{name} has {T + 1} tokens, and ids has {T}: a token was added. TransformerLens "
             "prepends one (BOS) unless prepend_bos=False is given"
         )
-    raise shape_error(name, array.shape, (*layouts[0][:-1], shape[-1]))
+    expected = (*layouts[0][:-1], shape[-1])  # logits with as many columns as ours
+    raise shape_error(name, array.shape, expected)

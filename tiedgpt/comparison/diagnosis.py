@@ -24,7 +24,7 @@ import numpy as np
 
 from ..gpt2.model import Array
 from ..gpt2.run import Tape
-from .mistakes import DIGITS_OF_HALVES, rounded
+from .mistakes import BINARY_DIGITS, rounded
 from .places import (
     FEWEST_NUMBERS,
     Comparison,
@@ -46,7 +46,8 @@ MOST_MISTAKES = 3  # that are named together
 # With so many of the mistakes that brought the difference down most, each other one is tried. In
 # 268 pairs of mistakes, one of the two was always among the first four.
 NEAREST = 4
-NEAR = 1 / 64  # of the largest number: rounding to bfloat16 is 1 / 512, and grows in later layers
+# Of the largest number. Rounding to bfloat16 is 1 / 512 of it, and grows in later layers.
+MOST_ROUNDING = 1 / 64
 IN_FLOAT32 = "compare in float32: in rounded numbers no other mistake is looked for"
 OnTrial = Callable[[int, int], Any]  # called with the number of trials before this one and of all
 Planted = dict[str, Wrong]  # an activation -> the function that computes the wrong one
@@ -111,8 +112,8 @@ class Counter:
     total: int = 0  # those that could be made
     is_at_limit: bool = False  # whether one more was asked for
 
-    def next(self) -> bool:
-        """Whether one more trial may be made."""
+    def begin_trial(self) -> bool:
+        """Count one more trial. False if no more may be made."""
         if self.tried == self.most:
             self.is_at_limit = True
             return False
@@ -131,7 +132,7 @@ class Diagnosis:
     total: int = 0  # trials that there are
 
 
-@np.errstate(all="ignore")
+@np.errstate(all="ignore")  # theirs, or a planted mistake, may have inf and nan
 def diagnose(
     comparison: Comparison, mistakes: list[Mistake], progress: OnTrial, most_trials: int | None
 ) -> Diagnosis:
@@ -163,7 +164,7 @@ def diagnose(
         sentences, note = describe_failure(difference, counter)
         ours = difference.computed[difference.name]
         digits, _ = few_digits(difference.theirs, ours, difference.tolerance)
-        dtype = dtype_of_halves(difference.theirs)
+        dtype = two_byte_dtype(difference.theirs)
         if digits:  # then a known mistake would not agree either
             sentences = [f"{difference.name}: {digits}"]
         elif dtype is not None:
@@ -176,7 +177,7 @@ def diagnose(
         if infinite.all():
             places = "everywhere"
         sentences.insert(0, f"{difference.name}: yours is {kind} {places}")
-    return Diagnosis(sentences, note, counter.tried, counter.total)
+    return Diagnosis(sentences, note, tried=counter.tried, total=counter.total)
 
 
 def first_difference(comparison: Comparison, given: Tape, planted: Planted) -> Difference | None:
@@ -184,10 +185,10 @@ def first_difference(comparison: Comparison, given: Tape, planted: Planted) -> D
 
     given: their activations, from which ours are computed.
     """
-    for row in comparison.rows(given, planted):
+    rows, computed = comparison.rows(given, planted)
+    for row in rows:
         if row.differs:
             theirs = comparison.theirs[row.name]
-            computed = compute_activations(comparison.model32, comparison.ids, given, planted)
             return Difference(
                 name=row.name,
                 error=row.error,
@@ -208,33 +209,33 @@ def plain_diagnosis(difference: Difference) -> Diagnosis | None:
     theirs = difference.theirs
     ours = difference.computed[difference.name]
     error = difference.distances.max()
-    dtype = dtype_of_halves(theirs)
-    if dtype is not None and error <= np.abs(ours).max() * NEAR:
+    dtype = two_byte_dtype(theirs)
+    if dtype is not None and error <= np.abs(ours).max() * MOST_ROUNDING:
         sentence = f"{difference.name}: yours is rounded to {dtype}"
-        # Half a unit of the last digit
-        half_unit = np.abs(theirs).max() / 2 ** DIGITS_OF_HALVES[dtype]
+        # Half a unit of the largest number's last digit
+        half_unit = np.abs(theirs).max() / 2 ** BINARY_DIGITS[dtype]
         if error > half_unit + difference.tolerance:
             sentence += (
                 f", which explains {half_unit:.1e} of {error:.1e}: it computes in {dtype}, or has "
                 "another mistake"
             )
-        return Diagnosis([sentence], IN_FLOAT32)
+        return Diagnosis([sentence], note=IN_FLOAT32)
     sentence, half_unit = few_digits(theirs, ours, difference.tolerance)
-    if sentence and difference.distances.max() <= half_unit + difference.tolerance:
-        return Diagnosis([f"{difference.name}: {sentence}"], "")
+    if sentence and error <= half_unit + difference.tolerance:
+        return Diagnosis([f"{difference.name}: {sentence}"], note="")
     if not theirs.any():
         sentence = f"{difference.name}: yours is 0 everywhere"
-        return Diagnosis([sentence], what_to_give(difference.window))
+        return Diagnosis([sentence], note=what_to_give(difference.window))
     return None
 
 
-def dtype_of_halves(x: Array) -> str | None:
+def two_byte_dtype(x: Array) -> str | None:
     """The dtype of two bytes to which all numbers are rounded, or None."""
     numbers = np.unique(x[np.isfinite(x)])
     is_whole = np.array_equal(numbers, np.rint(numbers))  # such as ranks: nobody rounded them so
     if numbers.size < FEWEST_NUMBERS or is_whole:
         return None
-    for dtype in DIGITS_OF_HALVES:
+    for dtype in BINARY_DIGITS:
         if np.array_equal(numbers, rounded(numbers, dtype)):
             return dtype
     return None
@@ -291,7 +292,7 @@ class Search:
             self.by_scope[trial.scope].append((trial,))
         # A mistake in one layer is not tried together with others.
         self.wide = [trial for trial in trials if trial.scope <= Scope.KIND]
-        # Two mistakes are in two places of the window. And if nothing but inf or nan is wrong, so
+        # Two mistakes need two places in the window. And if nothing but inf or nan is wrong, so
         # many mistakes explain it that a pair of them tells nothing.
         self.may_be_several = len(difference.window) > 1 and not difference.is_infinite_alone
         # What was tried, with the median of the distances that it left.
@@ -304,13 +305,13 @@ class Search:
 
         Beside it, for each of its mistakes a list of the trials that cannot be told apart.
         """
-        if self.may_be_several:
+        if self.may_be_several:  # one_more tries a second mistake, then a third one, up to `most`
             self.counter.total += (most - 1) * NEAREST * len(self.wide)
         # The search ends with the group in which mistakes explain all differences, because they are
         # a better explanation than those of a later group.
         for group in self.groups(most):
             for trials in group:
-                if not self.counter.next():
+                if not self.counter.begin_trial():
                     return self.best()
                 explanation = self.attempt(trials)
                 if explanation is not None:
@@ -324,33 +325,35 @@ class Search:
         yield self.by_scope[Scope.EVERYWHERE]
         yield self.by_scope[Scope.KIND]
         if most > 1:
-            yield from self.one_more(1)
+            yield from self.one_more(count=1)
         yield self.by_scope[Scope.LAYER]
         yield self.by_scope[Scope.PLACE]
         if most > 2:
-            yield from self.one_more(2)
+            yield from self.one_more(count=2)
 
     def one_more(self, count: int) -> Iterator[list[Trials]]:
         """Each mistake beside each of the attempts of `count` mistakes that left the smallest
         distances.
         """
-        if self.explanations or not self.may_be_several:
+        if self.explanations or not self.may_be_several:  # fewer mistakes explain it already
             return
-        tried = [(median, trials) for median, trials in self.tried if len(trials) == count]
-        wide = [(median, trials) for median, trials in tried if trials[0].scope <= Scope.KIND]
-        wide.sort(key=lambda each: each[0])
-        for _, nearest in wide[:NEAREST]:
-            yield [(*nearest, trial) for trial in self.wide]
+        attempts = []
+        for median, trials in self.tried:
+            if len(trials) == count and trials[0].scope <= Scope.KIND:
+                attempts.append((median, trials))
+        attempts.sort(key=lambda attempt: attempt[0])
+        for _, trials in attempts[:NEAREST]:
+            yield [(*trials, trial) for trial in self.wide]
 
     def with_planted(self, trials: Trials) -> Planted:
-        """The mistakes that are kept and those of the trials. A later one replaces an earlier."""
+        """The kept mistakes and the mistakes of the trials. A later one replaces an earlier one."""
         planted = dict(self.kept)
         for trial in trials:
             planted |= trial.planted
         return planted
 
     def attempt(self, trials: Trials) -> Explanation | None:
-        """Plant these mistakes. The explanation, if the difference is gone then."""
+        """Plant these mistakes. Returns an explanation if the difference is gone then."""
         for number, trial in enumerate(trials):
             later = {name for each in trials[number + 1 :] for name in each.planted}
             if trial.planted.keys() <= later:
@@ -358,7 +361,11 @@ class Search:
         planted = self.with_planted(trials)
         difference = self.difference
         ours = compute_activations(
-            self.comparison.model32, self.comparison.ids, difference.given, planted
+            self.comparison.model32,
+            self.comparison.ids,
+            difference.given,
+            planted,
+            last=difference.name,
         )
         distances = distance(difference.name, difference.theirs, ours[difference.name])
         error = float(distances.max())
@@ -370,28 +377,29 @@ class Search:
         is_much_smaller = error < difference.error / 4
         if not is_much_smaller:
             return None
-        rows = self.comparison.rows(difference.given, planted)
+        rows, _ = self.comparison.rows(difference.given, planted)
         still_wrong = [row.name for row in rows if row.differs]
         if difference.name in still_wrong:
             return None
         return Explanation(trials, error, still_wrong)
 
     def best(self) -> tuple[Explanation | None, list[list[Trial]]]:
-        """What `explain` returns."""
+        """The best explanation so far, or None. Beside it, for each of its mistakes a list of the
+        trials that cannot be told apart."""
         if not self.explanations:
             return None, []
-        best, alike = nearest_of(self.explanations, 0)
+        best, alike = nearest_of(self.explanations, number=0)
         if len(best.trials) == 1:
             return best, [alike]
-        # Beside the others, each one of several mistakes is tried anew, because the search ended
-        # with the first that fit.
+        # The search ended with the first mistakes that fit together. So in the place of each one,
+        # beside the rest, all other mistakes are tried.
         alike_of_each = []
         self.counter.total += len(best.trials) * len(self.wide)
         for number in range(len(best.trials)):
             before, after = best.trials[:number], best.trials[number + 1 :]
             found = [best]
             for trial in self.wide:
-                if not self.counter.next():
+                if not self.counter.begin_trial():
                     break
                 explanation = self.attempt((*before, trial, *after))
                 if explanation is not None:
@@ -402,11 +410,12 @@ class Search:
 
 
 def nearest_of(explanations: list[Explanation], number: int) -> tuple[Explanation, list[Trial]]:
-    """The best of some explanations, and the trials in the place `number` of those alike.
+    """The best of some explanations, and the trials that may be its mistake of this number.
 
-    The best one leaves the fewest activations wrong, has then the fewest mistakes, the widest
-    scopes, and the smallest error. If an error is at most twice the smallest one, the two may
-    differ by rounding alone. A mistake that can be made in two places is named once.
+    The best one leaves the fewest activations wrong; of several, it has the fewest mistakes, then
+    the widest scopes, then the smallest error. If an error is at most twice the smallest one, the
+    two may differ by rounding alone, so the trial with the larger error may be the mistake, too. A
+    mistake that can be made in two places is named once.
     """
     rank = min(rank_of(explanation) for explanation in explanations)
     best = [explanation for explanation in explanations if rank_of(explanation) == rank]
@@ -438,7 +447,7 @@ def describe_mistakes(
     in_order = sorted(found, key=lambda alike: comparison.names.index(alike[0].start))
     sentences = []
     for number, alike in enumerate(in_order):
-        # The first sentence names the likeliest mistake, and the others are alternatives.
+        # The first sentence names the likeliest trial, and the others of `alike` are alternatives.
         yours = "yours"
         if number > 0:
             yours = "and yours"
@@ -461,7 +470,7 @@ def describe_mistakes(
 
 
 def joined_by_or(lines: Sequence[str], first: str = "yours") -> list[str]:
-    """Sentences on "yours" of which one is true: the others than the first have "or yours"."""
+    """Sentences on "yours" of which one is true: after the first, each has "or yours"."""
     firsts = [line.replace("yours ", f"{first} ", 1) for line in lines[:1]]
     others = [line.replace("yours ", "or yours ", 1) for line in lines[1:]]
     return [*firsts, *others]

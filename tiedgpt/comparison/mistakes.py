@@ -60,7 +60,8 @@ def variance_of(x: Array, axis: Axis = -1, ddof: int = 0) -> Array:  # [..., D] 
 def normed(  # x [B, T, D], centre and deviation [B or 1, T or 1, D or 1] -> [B, T, D]
     at: Place, centre: Array | float, deviation: Array
 ) -> Array:
-    """A layer norm that subtracts this in place of the mean, and divides by this."""
+    """A layer norm that subtracts `centre`, not the mean, and divides by `deviation`, not by the
+    root of the variance."""
     return (at.x - centre) / deviation * at.weight + at.bias
 
 
@@ -95,14 +96,14 @@ def with_parameters_of(at: Place, name: str) -> Array:
     return with_parameters(at, at[f"{name}.weight"], at[f"{name}.bias"])
 
 
-# A dtype -> the binary digits of its numbers, without the exponent. The first digit counts: it is
-# always 1, and not stored.
-DIGITS_OF_HALVES = {"bfloat16": 8, "float16": 11}
+# A dtype of two bytes -> the binary digits of its numbers, without the exponent. The first digit
+# counts: it is always 1, and not stored.
+BINARY_DIGITS = {"bfloat16": 8, "float16": 11}
 
 
 def rounded(x: Array, dtype: str) -> Array:
     """x rounded to the digits of "bfloat16" or "float16", to even in a tie."""
-    bits = DIGITS_OF_HALVES[dtype]
+    bits = BINARY_DIGITS[dtype]
     mantissa, exponent = np.frexp(x)  # x is mantissa * 2**exponent, with 0.5 <= |mantissa| < 1
     rounded_mantissa = np.rint(mantissa * 2**bits) / 2**bits
     return np.ldexp(rounded_mantissa, exponent)
@@ -259,8 +260,8 @@ def embedding_of_neighbours(  # -> [B, T, D]
     The first or the last token has no such neighbour, and is read as `missing`.
     """
     ids = np.roll(at.ids, by, axis=1)
-    place = 0 if by == 1 else -1
-    ids[:, place] = missing(at)
+    without_neighbour = 0 if by == 1 else -1
+    ids[:, without_neighbour] = missing(at)
     return embedding(at, ids)
 
 
@@ -317,7 +318,7 @@ FOLDED_AND_CENTRED: dict[str, Wrong] = {
     "attn.N.qkv": lambda at: (
         unfolded(at, at.x, "h.N.ln_1") @ at.weight
         + at.bias
-        - np.pad(bias_of_values(at), (2 * at.D, 0))
+        - np.pad(bias_of_values(at), (2 * at.D, 0))  # 0 for q and k
     ),
     # The output of attention has the bias that the values lack. A token's pattern adds up to 1, so
     # a bias of all values is the same bias of the heads.
@@ -482,7 +483,7 @@ MISTAKES = [
             ),
             only_everywhere=True,
         )
-        for dtype in DIGITS_OF_HALVES
+        for dtype in BINARY_DIGITS
     ],
     *[
         Mistake(
@@ -490,7 +491,7 @@ MISTAKES = [
             all_rounded(dtype, in_each(LINEARS, partial(weight_rounded, dtype=dtype))),
             only_everywhere=True,
         )
-        for dtype in DIGITS_OF_HALVES
+        for dtype in BINARY_DIGITS
     ],
     Mistake(
         "has the folded and centred weights that TransformerLens's HookedTransformer makes by "
@@ -510,7 +511,7 @@ MISTAKES = [
             f"has weights rounded to {dtype}",
             in_each(LINEARS, partial(weight_rounded, dtype=dtype)),
         )
-        for dtype in DIGITS_OF_HALVES
+        for dtype in BINARY_DIGITS
     ],
     *[
         Mistake(

@@ -11,6 +11,7 @@ the wrong function that computes it.
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache, partial
@@ -154,29 +155,39 @@ class Mistake:
 # A forward pass with mistakes
 
 
-@np.errstate(all="ignore")
-def compute_activations(model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong]) -> Tape:
+class LastComputed(Exception):
+    """The pass has computed the last activation that is asked for, and ends there."""
+
+
+@np.errstate(all="ignore")  # a planted mistake may overflow, or divide by 0
+def compute_activations(
+    model: GPT2, ids: Array, given: Tape, planted: Mapping[str, Wrong], last: str = "logits"
+) -> Tape:
     """Compute each activation of ids [B, T] from those before it, in the order of the model.
 
-    The result is what the model computes, also where it goes on with a given activation.
+    The result is what the model computes, also where it goes on with a given activation. It ends
+    with the activation `last`: the layers after it are not computed.
     """
     tape: Tape = {}  # what the pass goes on with
-    replaced: Tape = {}  # what it computes where it goes on with a given activation
+    replaced: Tape = {}  # what it computes where it goes on with a given activation, and at its end
 
     # An edit gets the right activation, as model.py computes it from those on the tape.
     def edit(name: str, right: Array) -> Array:
         ours = right
         if name in planted:
             ours = planted[name](Place(name, right, model, ids, tape))
-        if name not in given:
+        if name not in given and name != last:
             return ours
         replaced[name] = np.asarray(ours, model.dtype)
+        if name == last:
+            raise LastComputed
         return given[name]
 
-    edits = {name: partial(edit, name) for name in (*given, *planted)}
+    edits = {name: partial(edit, name) for name in (*given, *planted, last)}
     run = Run(model.config, tape=tape, edits=edits)
-    final = transformer(ids, model.tree, run)
-    run.tap("logits", unembed(final, model.W_U))
+    with suppress(LastComputed):
+        final = transformer(ids, model.tree, run)
+        run.tap("logits", unembed(final, model.W_U))  # puts the logits on the tape, or ends here
     return {**tape, **replaced}
 
 
@@ -246,11 +257,11 @@ def few_digits(theirs: Array, ours: Array, tolerance: float) -> tuple[str, float
     if found is None or digits_of(ours) is not None:  # the parameters themselves may have few
         return "", 0.0
     count, kind = found
-    last_digit = -count
+    power = -count  # 10**power is a unit of the last digit
     if kind == "digits":
         largest = np.abs(ours[np.isfinite(ours)]).max(initial=0)
-        last_digit += digits_before_point(largest)
-    half = float(10.0**last_digit / 2)
+        power += digits_before_point(largest)
+    half = float(10.0**power / 2)
     if half <= tolerance:
         return "", 0.0
     return f"yours has no more than {count} {kind}: print more", half
@@ -320,7 +331,7 @@ class Comparison:
         self.names = list(ours)  # of all activations, in the order of the forward pass
         self.our_logits = ours["logits"]
         V = self.our_logits.shape[-1]
-        # Their logits for no token of ours. None, unless their logits have more than V columns.
+        # Their logits for no token of ours: no columns, unless theirs have more than V.
         self.beyond_vocabulary = self.our_logits[..., V:]
         last: Tape = {}
         self.their_names: dict[str, str] = {}  # our name -> theirs, for messages
@@ -337,19 +348,20 @@ class Comparison:
                 self.their_names[name] = short_repr(their_name)
         self.theirs = {name: last[name] for name in self.names if name in last}
 
-    def rows(self, given: Tape, planted: Mapping[str, Wrong]) -> list[ReportRow]:
+    def rows(self, given: Tape, planted: Mapping[str, Wrong]) -> tuple[list[ReportRow], Tape]:
         """A row for each activation of the other model, in the order of the forward pass.
 
         It is compared with the activation that our pass computes in this place. Our pass then goes
         on with the array in `given`, if there is one. `planted` are mistakes that our pass makes.
+        Beside the rows, our activations in float32.
         """
         ours64 = compute_activations(self.model64, self.ids, given, planted)
-        # In float32, too: theirs may be as far from ours64 as rounding takes ours32.
+        # compare_arrays takes its tolerance from these.
         ours32 = compute_activations(self.model32, self.ids, given, planted)
         rows = []
         for name, theirs in self.theirs.items():
             rows.append(compare_arrays(name, theirs, ours64[name], ours32[name]))
-        return rows
+        return rows, ours32
 
     def rows_of_earlier(self) -> tuple[list[ReportRow], list[str]]:
         """For each array that a later one of the same activation replaced: a row, and a sentence if
@@ -360,7 +372,7 @@ class Comparison:
         if not self.earlier:
             return rows, sentences
         ours64 = compute_activations(self.model64, self.ids, given={}, planted={})
-        # In float32, too: the tolerance is what rounding makes of ours32.
+        # compare_arrays takes its tolerance from these.
         ours32 = compute_activations(self.model32, self.ids, given={}, planted={})
         for name, their_name, array in self.earlier:
             row = compare_arrays(name, array, ours64[name], ours32[name])
@@ -400,8 +412,8 @@ class Trial:
         return f"{self.start}: yours {self.sentence}"
 
 
-# A scope -> a function of an activation's name. A mistake that begins in one activation goes to all
-# for which the function returns the same.
+# A scope -> a function of an activation's name, such as its kind. A mistake that begins in one
+# activation is made in all for which the function returns the same.
 COMMON: dict[Scope, Callable[[str], Any]] = {
     Scope.EVERYWHERE: lambda name: "",
     Scope.KIND: kind_of,
@@ -430,11 +442,14 @@ def trials_of(mistakes: list[Mistake], window: list[str], names: list[str]) -> l
     the same functions in the same places, the first is kept.
     """
     trials: dict[frozenset[tuple[str, Wrong]], Trial] = {}
+    places_of = {}  # a mistake's number -> the activations that it changes
+    for number, mistake in enumerate(mistakes):
+        places_of[number] = [name for name in names if kind_of(name) in mistake.wrong]
     for scope in Scope:
-        for mistake in mistakes:
+        for number, mistake in enumerate(mistakes):
             if mistake.only_everywhere and scope != Scope.EVERYWHERE:
                 continue
-            places = [name for name in names if kind_of(name) in mistake.wrong]
+            places = places_of[number]
             for start in window:
                 if start not in places:
                     continue

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoints.files import describe
+from ..checkpoints.files import GIVE_FILE, describe
 from ..checkpoints.safetensors import read_header
 from ..errors import ArgumentError, CheckpointError, short_repr
 from ..gpt2.model import GPT2, Array
@@ -93,6 +93,7 @@ def untied_module_sentences(theirs: Any, model: GPT2) -> list[str]:
     if torch is None or not isinstance(theirs, torch.nn.Module) or not model.config.tied:
         return []
     by_our_name = {}
+    # remove_duplicate=False: a tied matrix under both its names.
     for name, parameter in theirs.named_parameters(remove_duplicate=False):
         by_our_name[our_name(name)] = parameter
     wte = by_our_name.get("wte.weight")
@@ -108,9 +109,9 @@ def untied_module_sentences(theirs: Any, model: GPT2) -> list[str]:
 def record_module(torch: Any, module: Any, ids: Array, vocab_size: int) -> dict[str, Any]:
     """A torch module's activations under its modules' names, without dropout, and its logits.
 
-    What the module returns comes last, under the name logits. If it has not their shape, there are
-    no logits, whatever an lm_head computes. Afterwards the module has no hooks of
-    ours, and each part is in the mode in which it was. Raises ArgumentError if nothing is recorded.
+    What the module returns comes last, under the name logits. If it has not the shape of logits,
+    none are recorded, whatever an lm_head computes. Afterwards the module has no hooks of ours, and
+    each part is in the mode in which it was. Raises ArgumentError if nothing is recorded.
     """
     recorder = Recorder(torch)
     device = getattr(next(module.parameters(), None), "device", None)  # None is torch's default
@@ -123,7 +124,7 @@ def record_module(torch: Any, module: Any, ids: Array, vocab_size: int) -> dict[
     # What is entered in the ExitStack is undone at its end, also after an error.
     with ExitStack() as undo, torch.no_grad():
         for name, part in module.named_modules():
-            undo.callback(setattr, part, "training", part.training)
+            undo.callback(setattr, part, "training", part.training)  # eval() changes it below
             keep_input = partial(recorder.keep_input, name)
             keep_output = partial(recorder.keep_output, name)
             undo.enter_context(part.register_forward_pre_hook(keep_input, with_kwargs=True))
@@ -137,7 +138,7 @@ def record_module(torch: Any, module: Any, ids: Array, vocab_size: int) -> dict[
     if logits is not None:
         arrays["logits"] = logits
     else:
-        # Its lm_head may be right, and what it returns wrong. What a user gets counts.
+        # Its lm_head may be right, and what the module returns wrong. What a user gets counts.
         arrays = {name: array for name, array in arrays.items() if our_name(name) != "logits"}
     if not arrays:
         raise ArgumentError(
@@ -289,9 +290,9 @@ def read_numpy(path: Path, kinds: str = KINDS) -> dict[str, np.ndarray]:
         if path.is_file() and path.suffix != ".npz":
             problem = describe(path) or problem
         raise ArgumentError(f"{path} {problem}") from error
-    # A file of PyTorch is a zip file, too, whatever its name is.
+    # A file of PyTorch is a zip file, too, with a .pkl in it, whatever its name is.
     if any(name.endswith(".pkl") for name in arrays):
-        raise ArgumentError(f"{path} {describe(path.with_suffix('.pt'))}")
+        raise ArgumentError(f"{path} {GIVE_FILE}")
     return arrays
 
 
@@ -345,6 +346,6 @@ def array_of(lists: Any, name: str, path: Path) -> np.ndarray:
         raise ArgumentError(
             f"{path}: {short_repr(name)} is not lists of numbers of equal lengths: {error!s:.100}"
         ) from error
-    if array.dtype.kind not in "iufb":
+    if array.dtype.kind not in "iufb":  # integers with and without a sign, floats, booleans
         raise ArgumentError(f"{path}: {short_repr(name)} is not lists of numbers")
     return array

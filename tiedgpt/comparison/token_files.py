@@ -34,10 +34,9 @@ CUT_CHARACTER = "\ufffd"  # what programs print for bytes that are not a whole c
 class GreedyFile:
     prompt: str | list[int]
     continuation: str | list[int]
-    greedy: bool | None  # True if the file says so
-    unread: list[
-        str
-    ]  # the names of texts beside which there are ids, which are read in their place
+    greedy: bool | None  # True if the file says so, else None
+    # "prompt" or "text", or both, if there are ids for the same tokens, which are read instead.
+    unread: list[str]
 
 
 def read_greedy_file(path: Path) -> GreedyFile:
@@ -53,7 +52,7 @@ def read_greedy_file(path: Path) -> GreedyFile:
         settings |= samples[0]
 
     for name, greedy_values in GREEDY_SETTINGS.items():
-        value = settings.get(name, greedy_values[0])
+        value = settings.get(name, greedy_values[0])  # a file without it may be greedy
         if value not in greedy_values:
             raise ArgumentError(f"{path} has {name} {short_repr(value)}: {DRAWN}")
     unread = []
@@ -69,7 +68,7 @@ def read_greedy_file(path: Path) -> GreedyFile:
 
 
 def ids_or_text(settings: dict[str, Any], ids: str, text: str, path: Path) -> str | list[int]:
-    """The ids under one name, or the text under the other one. The ids count if it has both."""
+    """The ids under the name `ids`; without them, the text under the name `text`."""
     name = ids if ids in settings else text
     if name not in settings:
         raise ArgumentError(f"{path} has neither {ids} nor {text}: expected {EXPECTED}")
@@ -86,7 +85,7 @@ def ids_or_text(settings: dict[str, Any], ids: str, text: str, path: Path) -> st
 # A text
 
 
-def needed(tokenizer: Tokenizer | None) -> Tokenizer:
+def needed_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     if tokenizer is None:
         raise ArgumentError("the model has no tokenizer to read a text with: give ids")
     return tokenizer
@@ -99,7 +98,7 @@ def ids_of_text(
 
     Raises ArgumentError for a text that cannot be the whole continuation.
     """
-    tokenizer = needed(tokenizer)
+    tokenizer = needed_tokenizer(tokenizer)
     notes = []
     prompt = check_prompt_ids(prompt, model.config)
     if text.endswith(CUT_CHARACTER):
@@ -123,7 +122,8 @@ def ids_of_text(
 
 @dataclass
 class Splitter:
-    """A text as tokens: those of the tokenizer, and our model's where they are the same text."""
+    """A text as tokens: as the tokenizer splits it, but for our model's tokens where these are the
+    same text."""
 
     model: GPT2
     tokenizer: Tokenizer
@@ -131,7 +131,7 @@ class Splitter:
     ids: list[int]
 
     def best_after(self, ids: list[int]) -> list[int]:
-        """Our model's token after the prompt, and after each of these ids."""
+        """Our model's likeliest token after the prompt, and after each of these ids."""
         logits = self.model([*self.prompt, *ids])[len(self.prompt) - 1 :]
         return [int(row.argmax()) for row in logits]
 
@@ -142,8 +142,8 @@ class Splitter:
         return self.tokenizer.token_bytes(token)
 
     def refuse_a_stripped_text(self) -> None:
-        """Raise ArgumentError for the prompt with its continuation, and for one that lacks the
-        white space that our model begins with."""
+        """Raise ArgumentError for the prompt with its continuation, and for a continuation that
+        lacks the white space that our model begins with."""
         theirs = self.tokenizer.decode_bytes(self.ids)
         prompt = b"".join(self.text_of(token) for token in self.prompt)
         if prompt and theirs.startswith(prompt):
@@ -151,6 +151,7 @@ class Splitter:
                 "the text begins with the prompt: give what comes after it, which your program "
                 "appended"
             )
+        # Our model's continuation, up to the first token that is not white space.
         ours = b""
         tokens: list[int] = []
         room = self.model.config.n_ctx - len(self.prompt)
@@ -170,18 +171,18 @@ class Splitter:
     def follow_our_model(self) -> list[str]:
         """Put our model's tokens where they are the same text. Notes that say where."""
         notes = []
-        place = 0  # all ids before it are judged as they are
+        place = 0  # the ids before it stay as they are
         # How many tokens can be predicted: a full context still predicts the one after it.
         room = self.model.config.n_ctx - len(self.prompt) + 1
         while place < min(len(self.ids), room):
             best = self.best_after(self.ids[: room - 1])
-            judged = range(place, min(len(best), len(self.ids)))
-            departing = [n for n in judged if best[n] != self.ids[n]]
+            compared = range(place, min(len(best), len(self.ids)))
+            departing = [n for n in compared if best[n] != self.ids[n]]
             if not departing:
                 break
             place = departing[0]
             ours, end, is_cut = self.same_text(place, room)
-            if not ours:  # another text
+            if not ours:  # our model writes another text: this id is a departure, and stays
                 place += 1
                 continue
             theirs = self.ids[place:end]
@@ -201,8 +202,9 @@ class Splitter:
 
         Returns our tokens; the place in `ids` after them; and whether the whole text ended within
         the last of them. No tokens if our model writes another text, or fills the `room` of its
-        context before both end together.
+        context before one of our tokens and one of `ids` end together.
         """
+        different: tuple[list[int], int, bool] = ([], place, False)
         ends = {}  # bytes of text after the place -> the place in `ids` after these bytes
         size = 0  # bytes
         for end in range(place, len(self.ids)):
@@ -218,12 +220,12 @@ class Splitter:
             ours.append(token)
             size += len(written)
             if not written:  # a token that only pads the vocabulary
-                return [], place, False
+                return different
             if rest.startswith(written):
                 if size in ends:
                     return ours, ends[size], False
             elif written.startswith(rest):  # the text ends within our token
                 return ours, len(self.ids), True
             else:
-                return [], place, False
-        return [], place, False
+                return different
+        return different

@@ -41,7 +41,7 @@ QUANTISED = (
     "quantised weights (int8, q4 and others) are not judged, because their rounding is not known: "
     "give a model whose weights are rounded so, or the logits"
 )
-# Many mistakes make nan, and argmax of nan is the first token. So are equal logits.
+# Many mistakes make nan. The argmax of nan, or of equal logits, is token 0.
 ALL_ZERO = "all tokens are 0, as if the logits were nan or all equal: look at them"
 FEWEST_DRAWN = 5  # departures from which tokens may look drawn
 
@@ -98,7 +98,7 @@ def compare_tokens(
     """
     if not isinstance(model, GPT2):
         raise ArgumentError(f"the model must be a GPT2, got {short_repr(model)}")
-    if precision not in tuple(SLACK_OF):
+    if precision not in tuple(SLACK_OF):  # a dict would raise for a list
         raise ArgumentError(
             f"precision must be one of {', '.join(SLACK_OF)}, got {short_repr(precision)}; "
             f"{QUANTISED}"
@@ -115,7 +115,7 @@ def compare_tokens(
 def judge_tokens(
     text: "Text", greedy: bool | None, trials: int | None, progress: OnTrial
 ) -> TokensReport:
-    """What compare_tokens does, after its arguments are checked."""
+    """The report on a text, from arguments that compare_tokens has checked."""
     departures = departures_of(text)
     verdict: Verdict = "defect"
     if not departures:
@@ -123,6 +123,7 @@ def judge_tokens(
     elif all(departure["is_tie_break"] for departure in departures):
         verdict = "tie-break"
 
+    # Our model may repeat the prompt, too: then nothing departs there.
     length = len(text.prompt)
     begins_with_prompt = text.tokens[:length] == text.prompt
     if begins_with_prompt and any(departure["place"] < length for departure in departures):
@@ -130,6 +131,7 @@ def judge_tokens(
             "the tokens begin with the prompt: give those after it, which your program appended"
         )
     search = plant(text, trials, progress)
+    # Drawn tokens look like a defect that no known mistake explains.
     if verdict == "defect" and not search.found and greedy is None:
         refuse_drawn_tokens(text)
     return TokensReport(
@@ -158,8 +160,8 @@ class Text:
     tokens: list[int]  # those that are judged
     given: int  # their number before the context ended
     precision: str
-    right: Tape  # our float32 activations of `ids`
-    logits: Array  # [N, V] in float64: row n is what `tokens[n]` was chosen from
+    activations: Tape  # ours of `ids`, in float32
+    logits: Array  # ours, [N, V] in float64: row n is what `tokens[n]` was chosen from
     rounding: Array  # [N]: how far rounding to `precision` can move the gap of two logits
     rounding32: Array  # [N]: the same in float32
 
@@ -170,7 +172,7 @@ class Text:
 
     @classmethod
     def of(cls, model: GPT2, prompt_ids: Any, their_ids: Any, precision: str) -> "Text":
-        """Raises ArgumentError for what are no tokens of the model."""
+        """A text with what our model makes of it. Raises ArgumentError for what is no token."""
         prompt = check_prompt_ids(prompt_ids, model.config)
         given = as_array(their_ids)
         if given.ndim != 1 or given.size == 0:
@@ -178,14 +180,16 @@ class Text:
                 "the tokens must be one sequence of ids [N] with at least one, got shape "
                 f"{given.shape}"
             )
-        check_ids(given[:, None], model.config)  # each token is a row of its own: none is too many
-        tokens = [int(token) for token in given[: model.config.n_ctx - len(prompt) + 1]]
+        # As [N, 1], N sequences of one token: there may be more tokens than fit into the context.
+        check_ids(given[:, None], model.config)
+        room = model.config.n_ctx - len(prompt) + 1  # a full context still predicts one token
+        tokens = [int(token) for token in given[:room]]
         ids = np.array([[*prompt, *tokens[:-1]]])
         model32 = model.astype(np.float32)
-        right = compute_activations(model32, ids, given={}, planted={})
+        activations = compute_activations(model32, ids, given={}, planted={})
         first = len(prompt) - 1  # the row that predicts the first token
         logits = check_logits(model.astype(np.float64)(ids)[0, first:])
-        rounding = rounding_of(model32, ids, right, logits, precision)
+        rounding = rounding_of(model32, ids, activations, logits, precision)
         if not np.isfinite(rounding).all():
             raise ArgumentError(
                 f"{precision} cannot hold the activations of this model on this text: they "
@@ -197,10 +201,10 @@ class Text:
             tokens=tokens,
             given=given.size,
             precision=precision,
-            right=right,
+            activations=activations,
             logits=logits,
             rounding=rounding,
-            rounding32=rounding_of(model32, ids, right, logits, "float32"),
+            rounding32=rounding_of(model32, ids, activations, logits, "float32"),
         )
 
     def gives_their_tokens(self, trial: Trial) -> bool:
@@ -215,25 +219,30 @@ class Text:
             return False
 
         rows = self.logits_with(trial, self.ids)[start - 1 :]  # [N, V]
-        if not np.array_equal(rows[0], first) and not self.is_near(rows[0], first, place=0):
-            # A token of the prompt sees later ones. So each token needs a pass that ends before it.
+        if not self.is_near(rows[0], first, place=0):
+            # With this mistake, a token sees later ones, and the prompt alone has other logits. So
+            # each token needs a pass that ends before it.
             rows = np.array([first, *self.steps(trial)])
         if len(rows) < len(self.tokens):  # a step gave another token
             return False
-        right = self.right["logits"][0, start - 1 :]
-        changes = False
+        right = self.activations["logits"][0, start - 1 :]
+        changes_a_logit = False
         for place, logits in enumerate(rows):
             if not self.is_best(logits, place):
                 return False
-            changes = changes or not self.is_near(logits, right[place], place)
-        return changes
+            if not self.is_near(logits, right[place], place):
+                changes_a_logit = True
+        return changes_a_logit
 
-    def logits_with(self, trial: Trial, ids: Array) -> Array:  # -> [T, V]
+    def logits_with(self, trial: Trial, ids: Array) -> Array:  # ids [1, T] -> [T, V]
         tape = compute_activations(self.model32, ids, given={}, planted=trial.planted)
         return tape["logits"][0]
 
     def steps(self, trial: Trial) -> list[Array]:
-        """The logits of each token after the first, up to the first that is not theirs."""
+        """The logits of each token after the first, each from a pass that ends before the token.
+
+        They end with the first logits of which their token is not the best.
+        """
         rows = []
         start = len(self.prompt)
         for place in range(1, len(self.tokens)):
@@ -253,7 +262,7 @@ class Text:
         token = self.tokens[place]
         if np.isnan(logits).any():  # argmax takes the first nan
             return token == int(np.isnan(logits).argmax())
-        # A mistake may make all logits larger, and rounding with them.
+        # A mistake may make all logits larger, and their rounding as much larger.
         scale = max(1.0, float(logits.std() / self.logits[place].std()))
         return bool(logits.max() - logits[token] <= scale * self.rounding[place])
 
@@ -269,34 +278,35 @@ def to_precision(x: Array, precision: str) -> Array:
 
 
 def rounding_of(  # logits [N, V] -> [N]
-    model32: GPT2, ids: Array, right: Tape, logits: Array, precision: str
+    model32: GPT2, ids: Array, activations: Tape, logits: Array, precision: str
 ) -> Array:
     """How far rounding can move the distance of the best logit from another one, at each place.
 
-    right: the float32 activations of the ids. logits: the exact ones of the last N rows.
+    activations: ours of the ids, in float32. logits: ours of the last N places, in float64.
     """
-    ways = [right["logits"]]
+    rounded_logits = [activations["logits"]]  # as rounded as float32 is
     if precision != "float32":
         weights = {name: to_precision(x, precision) for name, x in model32.parameters.items()}
         rounded_model = GPT2(model32.config, weights)
         # In each place of the pass, the right activation is rounded.
-        all_rounded = dict.fromkeys(right, lambda place: to_precision(place.right, precision))
+        all_rounded = dict.fromkeys(activations, lambda place: to_precision(place.right, precision))
         for model, planted in (
             (rounded_model, {}),
             (model32, all_rounded),
             (rounded_model, all_rounded),
         ):
             tape = compute_activations(model, ids, given={}, planted=planted)
-            ways.append(tape["logits"])
+            rounded_logits.append(tape["logits"])
 
     best = logits.argmax(axis=-1)[:, None]  # [N, 1]
     largest = np.zeros(len(logits))
-    for way in ways:
-        errors = way[0, -len(logits) :] - logits  # of each logit
+    for rounded_ones in rounded_logits:
+        errors = rounded_ones[0, -len(logits) :] - logits  # of each logit
         errors -= np.take_along_axis(errors, best, axis=-1)  # of its distance from the best one
         errors[~np.isfinite(errors)] = np.inf
         largest = np.maximum(largest, np.abs(errors).max(axis=-1))
-    # At a few places rounding is small by chance, and our float32 may be exact.
+    # At a few places rounding is small by chance: there the median counts. If our float32 is exact
+    # by chance at most places, one rounding of the largest logit counts.
     least = np.finfo(np.float32).eps * np.abs(logits).max(axis=-1)
     return SLACK_OF[precision] * np.maximum(largest, np.maximum(np.median(largest), least))
 
@@ -387,20 +397,21 @@ def plant(text: Text, most_trials: int | None, progress: OnTrial) -> Search:
     tokens by chance.)
     """
     mistakes = [*mistakes_in(text.model32.config.n_layer), *mistakes_of_steps(len(text.prompt))]
-    if text.precision != "float32":  # its rounding is no mistake then
+    if text.precision != "float32":  # then "weights rounded to float16" is no mistake
         mistakes = [mistake for mistake in mistakes if "rounded to" not in mistake.sentence]
-    names = list(text.right)
-    # Several mistakes have one sentence, such as a norm over a text and over a batch, and are one.
-    ways: dict[str, list[Trial]] = {}  # sentence -> the ways to make this mistake
+    names = list(text.activations)  # where a mistake can be planted
+    # A mistake may be made in several ways, such as a norm over a text or over a batch. They have
+    # one sentence, and count as one.
+    ways: dict[str, list[Trial]] = {}  # the sentence on a mistake -> a trial of each way
     for trial in trials_in_all_layers(mistakes, names):
         ways.setdefault(trial.line, []).append(trial)
-    lines = list(ways)[:most_trials]
+    sentences = list(ways)[:most_trials]  # all, if it is None
     found = []
-    for tried, line in enumerate(lines):
+    for tried, sentence in enumerate(sentences):
         progress(tried, len(ways))
-        if any(text.gives_their_tokens(trial) for trial in ways[line]):
-            found.append(line)
-    return Search(found, tried=len(lines), all=len(ways))
+        if any(text.gives_their_tokens(trial) for trial in ways[sentence]):
+            found.append(sentence)
+    return Search(found, tried=len(sentences), all=len(ways))
 
 
 # What is said
@@ -467,7 +478,7 @@ def defect_notes(text: Text, departures: Sequence[Departure], search: Search) ->
     notes = []
     precisions = list(SLACK_OF)
     for precision in precisions[precisions.index(text.precision) + 1 :]:
-        rounding = rounding_of(text.model32, text.ids, text.right, text.logits, precision)
+        rounding = rounding_of(text.model32, text.ids, text.activations, text.logits, precision)
         if not np.isfinite(rounding).all():  # this precision cannot hold the activations
             continue
         if all(departure["gap"] <= rounding[departure["place"]] for departure in departures):

@@ -40,6 +40,8 @@ DIGITS = r" ?\p{N}+"
 OTHERS = r" ?[^\s\p{L}\p{N}]+"
 SPACES = r"\s+(?!\S)|\s+"
 
+ALPHABET = byte_alphabet()  # a byte -> its character in the vocabulary file
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -67,7 +69,7 @@ RIGHT_WORDS = words_of(CONTRACTIONS, LETTERS, DIGITS, OTHERS, SPACES)
 def lowest_rank(
     vocabulary: Vocabulary, tokens: list[str], at_its_last_place: bool = False
 ) -> list[str]:
-    """The right one: the merge that was learned first, where it fits first, again and again."""
+    """The right way: the merge that was learned first, at its first place, again and again."""
     while True:
         ranks = [vocabulary.ranks.get(pair) for pair in pairwise(tokens)]
         lowest = min((rank for rank in ranks if rank is not None), default=None)
@@ -100,7 +102,7 @@ def longest_match(vocabulary: Vocabulary, tokens: list[str]) -> list[str]:
     start = 0
     while start < len(spelled):
         end = len(spelled)
-        while spelled[start:end] not in vocabulary.ids:
+        while spelled[start:end] not in vocabulary.ids:  # a single byte always is
             end -= 1
         longest.append(spelled[start:end])
         start = end
@@ -127,7 +129,6 @@ def encode(
     reads_special: bool = True,
 ) -> list[int]:
     """The ids of a text, with one of the steps replaced."""
-    alphabet = byte_alphabet()
     parts = re.split(f"({re.escape(EOT)})", text) if reads_special else [text]
     ids = []
     for part in parts:
@@ -135,7 +136,7 @@ def encode(
             ids.append(vocabulary.tokenizer.special_tokens[EOT])
             continue
         for word in words(before(part)):
-            tokens = merge(vocabulary, [alphabet[byte] for byte in to_bytes(word)])
+            tokens = merge(vocabulary, [ALPHABET[byte] for byte in to_bytes(word)])
             ids += [vocabulary.ids[token] for token in tokens]
     return ids
 
@@ -222,8 +223,7 @@ Decoder = Callable[[Tokenizer, list[int]], str]
 
 
 def spelled(tokenizer: Tokenizer, ids: list[int]) -> str:
-    alphabet = byte_alphabet()
-    return "".join(alphabet[byte] for byte in tokenizer.decode_bytes(ids))
+    return "".join(ALPHABET[byte] for byte in tokenizer.decode_bytes(ids))
 
 
 DECODERS: dict[str, Decoder] = {
@@ -356,7 +356,7 @@ def step_results(model: GPT2, prompt: list[int], next_ids: list[int]) -> Results
     names = list(compute_activations(model, ids, given={}, planted={}))
     mistakes = [*mistakes_of_steps(start), *mistakes_in(model.config.n_layer)]
     for trial in trials_in_all_layers(mistakes, names):
-        tape = compute_activations(model, ids, {}, trial.planted)
+        tape = compute_activations(model, ids, given={}, planted=trial.planted)
         yield trial.line, tape["logits"][0, start:]
     yield "yours has the logits of the token before each step", logits[start - 1 : -1]
     twice = model([*prompt, prompt[-1], *next_ids])

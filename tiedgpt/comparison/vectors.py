@@ -204,12 +204,12 @@ def common_mistakes(
                 mistakes = mistakes_giving(vectors, case, answers[case["name"]])
             so_far = common.get(group, mistakes)
             common[group] = [mistake for mistake in so_far if mistake in mistakes]
-    # In the sentences of `compare` on logits, "and yours" and "or yours" are said already.
     for group, mistakes in common.items():
         of_group = [answer for name, answer in answers.items() if name.startswith(f"{group}/")]
         yours = "yours"
         if group.startswith("greedy/") and not any(np.any(answer) for answer in of_group):
             yours = "perhaps yours"  # many mistakes make tokens of 0 (tokens.ALL_ZERO)
+        # The sentences on logits are those of `compare`, which have "or yours" already.
         if not group.startswith("logits/"):
             common[group] = joined_by_or(mistakes, first=yours)
     return common
@@ -244,7 +244,7 @@ def as_ids(case: Case, answer: Any) -> list[int]:
     try:
         array = np.asarray(answer)
     except ValueError:  # lists of unequal lengths
-        array = np.asarray(None)
+        array = np.asarray(None)  # which is refused below
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ArgumentError(
             f"{case['name']}: expected a list of whole numbers, got {short_repr(answer)}"
@@ -272,6 +272,7 @@ def judge_logits(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     report = compare(model, {"logits": theirs}, ids)
     if report.same:
         return report_of(case, "right")
+    # The other sentences say that no known mistake explains it.
     named = [line for line in report.diagnosis if "yours " in line]
     return report_of(case, "wrong", report.verdict(), named)
 
@@ -288,6 +289,7 @@ def judge_greedy(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
     if outside:
         sentence = f"{outside[0]} is no token: the vocabulary has {V}"
         return report_of(case, "wrong", sentence)
+    # trials=0: mistakes are planted only if the tokens are wrong, by mistakes_giving.
     report = compare_tokens(model, case["given"]["prompt"], tokens, greedy=True, trials=0)
     if report["verdict"] == "identical":
         return report_of(case, "right")
@@ -368,12 +370,12 @@ def judge_array(vectors: Vectors, case: Case, answer: Any) -> CaseReport:
             continue
         # The numbers of a mistake may be larger than the right ones, and are then rounded more.
         tolerance = max(row.tolerance, tolerance_of(array, array))
-        if distance("", theirs, array).max() <= tolerance:
+        if distance(case["name"], theirs, array).max() <= tolerance:
             found.append(sentence)
     digits, _ = few_digits(theirs, exact, row.tolerance)
     if not found and digits:
         found.append(digits)
-    index = list(row.first_wrong or ())
+    index = list(row.first_wrong or ())  # () is for the type checker: the row differs
     place = f"{index} is {row.yours:.9g}, expected {row.expected:.9g}"
     return report_of(case, "wrong", place, found)
 

@@ -1,7 +1,7 @@
 """A request of the page: its fields as values that the library takes, and the models it is about.
 
-The library checks most values, as it does for the command line. What only a page sends is checked
-here.
+The library checks most values, as it checks those of the command line. What only a page sends is
+checked here.
 """
 
 from collections.abc import Sequence

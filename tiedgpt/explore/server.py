@@ -184,9 +184,9 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.computing:
             return QUESTIONS[name](Query(self.server.shown, fields))
 
-    def path_below_secret(self, known: Any) -> str:
-        """The path after /SECRET/, which must be a known one. Raises Refusal."""
-        host = ", ".join(self.headers.get_all("Host", []))
+    def path_below_secret(self, known: set[str]) -> str:
+        """The path after /SECRET/, which must be in `known`. Raises Refusal."""
+        host = ", ".join(self.headers.get_all("Host", []))  # two of them are refused, too
         if not LOOPBACK.fullmatch(host):
             raise Refusal(HTTPStatus.FORBIDDEN, "expected the host 127.0.0.1 or localhost")
         secret, slash, path = self.path.removeprefix("/").partition("/")

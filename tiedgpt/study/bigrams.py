@@ -26,8 +26,8 @@ Both get a weight, and the prediction for a token t is
     p_t = softmax(a logits_t + b log counts)    over the tokens of the text
 
 The gain is in nats: how much nearer to q_t p_t is than the best softmax(b log counts). In the order
-of their counts, every second frequent token fits the weights, and the others measure the gain, so a
-path gains nothing by chance. a may have either sign.
+of their counts, every second frequent token fits the weights. The tokens between them measure the
+gain, so a path gains nothing by chance. a may have either sign.
 
 `mlp_numbers`: which MLP turns a token into the bigrams? The first, and is that special? A distance
 is KL(text || path) in nats, the mean over the most frequent tokens of a text, after the one factor
@@ -108,7 +108,7 @@ def score_token(log_p: np.ndarray, token: int, control: int, corpus: Corpus) -> 
     """
     successors, counts = corpus.row(token)
     q = counts / counts.sum()
-    # For each successor, how many tokens are at most as likely. It is one of them.
+    # For each successor, how many tokens are at most as likely, itself included.
     as_likely_or_less = np.searchsorted(np.sort(log_p), log_p[successors], side="right")
     likelier = log_p.size - as_likely_or_less
     ranks = 1 + likelier
@@ -197,8 +197,8 @@ def fit(  # [m, S], [S], [m, 2] -> [2]
     weights = np.array([0.0, 1.0])  # begin with the shares of the tokens in the text
     here = cross_entropies(weights, logits, log_counts, by_text)
     step = newton_step(here)
-    for _ in range(100):
-        still_to_gain = -here.gradient @ step  # nats, as the slope promises them
+    for _ in range(100):  # the shipped models need fewer than ten
+        still_to_gain = -here.gradient @ step  # in nats, by the slope here
         if still_to_gain < 1e-10:
             break
         there = cross_entropies(weights + step, logits, log_counts, by_text)
@@ -288,9 +288,9 @@ def mlp_numbers(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> MLP
     layers = range(model.config.n_layer)
     if not layers:
         return None
-    # As many of the most frequent tokens as have at most MAX_SCORES scores
+    # The most frequent tokens: each has a score for each token seen, MAX_SCORES scores in all.
     seen = corpus.frequent(min_count=1).size
-    tokens = corpus.by_count()[: max(1, MAX_SCORES // seen)]
+    tokens = corpus.by_count()[: MAX_SCORES // seen]
 
     def distance(logits: np.ndarray) -> float:
         nats = nats_from_bigrams(logits, tokens, corpus)
@@ -321,11 +321,12 @@ def nats_from_bigrams(  # [n, V], [n]
 ) -> float:
     """KL(text || path), the mean over tokens, after the best single factor on the logits.
 
-    A path without all layers has logits of no certain scale, which is not counted against it.
+    Each of the tokens must have a successor, as frequent ones have.
+    Without all layers, the scale of a path's logits means nothing, so it is not counted against it.
     """
     seen = corpus.frequent(min_count=1)  # [S]
     pairs = corpus.table(tokens, seen).astype(np.float64)
-    Q = pairs / np.maximum(pairs.sum(axis=1, keepdims=True), 1)  # 0 for a text's last token
+    Q = pairs / pairs.sum(axis=1, keepdims=True)
     scores = logits[:, seen].astype(np.float64)
     log_p = log_softmax(best_factor(scores, Q) * scores)
     log_q = np.log(np.where(Q > 0, Q, 1))  # where Q is 0, its term below is 0 too

@@ -133,8 +133,5 @@ class Corpus:
         follows_itself_most = []
         for token in tokens:
             _, counts = self.row(token)
-            # The highest count is at least 1. So a token that nothing follows, which follows itself
-            # 0 times, does not predict itself.
-            highest_count = counts.max(initial=1)
-            follows_itself_most.append(self.count(token, token) == highest_count)
+            follows_itself_most.append(self.count(token, token) == counts.max())
         return float(np.mean(follows_itself_most))

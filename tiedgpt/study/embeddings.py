@@ -65,9 +65,9 @@ def embeddings(
 
 
 def sampled_tokens(vocab_size: int, corpus: Corpus | None = None) -> np.ndarray:  # -> [n]
-    """The tokens to compare in pairs: all, or those of the corpus; at most MAX_TOKENS of them.
+    """The tokens to compare in pairs, in the order of their ids: all, or the tokens of the corpus.
 
-    A sample of more tokens is always the same, and in the order of the ids.
+    Of more than MAX_TOKENS, a sample of that size, which is always the same.
     """
     if corpus is None:
         tokens = np.arange(vocab_size)
@@ -195,13 +195,12 @@ def knowledge(model: GPT2, corpus: Corpus) -> Tables | None:
 
 
 def components(pair_counts: np.ndarray) -> np.ndarray:  # [n, S] -> [n, COMPONENTS]
-    """The first principal components of the square roots of the rows' shares.
+    """The first principal components of the square roots of the rows' shares. No row may be 0.
 
     The distance of two such rows is the Hellinger distance of their distributions, in which a few
     very common tokens do not decide everything.
     """
-    pairs_of_row = pair_counts.sum(axis=1, keepdims=True)  # 0 for a token that only ends the text
-    shares = pair_counts / np.maximum(pairs_of_row, 1)
+    shares = pair_counts / pair_counts.sum(axis=1, keepdims=True)
     roots = np.sqrt(shares, dtype=np.float64)  # float64: eigh needs the digits
     roots -= roots.mean(axis=0)
     # The components of all rows are the eigenvectors of this [n, n] matrix, each times the square

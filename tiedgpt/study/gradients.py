@@ -28,7 +28,9 @@ class Gradients:
 
     loss: float  # nats per token
     tokens: np.ndarray  # [n], the tokens that were read, in the order of their ids
-    d_embed: np.ndarray  # [n, D], the embedding's gradient by row of wte; the other rows get none
+    d_embed: (
+        np.ndarray
+    )  # [n, D], the embedding's gradient in these rows of wte; in all others it is 0
     d_head: np.ndarray  # [n, D], the output matrix's gradient for the same rows
     head_lengths: np.ndarray  # [V], the length of each row of the output matrix's gradient
 

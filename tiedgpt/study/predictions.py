@@ -18,10 +18,10 @@ once the standard deviation s of ln_f is held at its value:
     logit = ln_f(resid) . u          u = W_U[:, token]
           = resid . d + bias . u     d = (g - mean(g)) / s, with g = weight * u
 
-weight and bias are those of ln_f. For a difference of two logits, u is the difference of their
-columns of W_U. (Subtracting the mean of resid is the same as subtracting the mean of g, because
-mean(x) . g = x . mean(g).) So each part c contributes c . d, and the contributions add up to the
-logit.
+weight and bias are the parameters of ln_f. For a difference of two logits, u is the difference of
+their columns of W_U. (Subtracting the mean of resid is the same as subtracting the mean of g,
+because mean(x) . g = x . mean(g).) So each part c contributes c . d, and the contributions add up
+to the logit.
 
 This is the direct effect of a part. What later layers do with it counts as their own part.
 `ablation` removes a part and runs the rest of the model without it, so it shows both effects.
@@ -176,7 +176,7 @@ def lens(
     tokens = np.concatenate([piece_tokens for piece_tokens, _ in pieces])  # [layers * T, k]
     probabilities = np.concatenate([piece_probabilities for _, piece_probabilities in pieces])
 
-    # The first T rows are those of the first layer, the next T those of the second, and so on.
+    # The first T rows are the tokens of the first layer, the next T of the second, and so on.
     layers = []
     T = len(shown[0])
     for number, name in enumerate(streams):
@@ -262,6 +262,7 @@ def attribute(
     g = model.parameters["ln_f.weight"] * u
     d = (g - g.mean()) / math.sqrt(resid.var() + model.config.layer_norm_epsilon)
 
+    # The last token's two embeddings, then what each layer adds
     parts = {"wte": model.W_E[ids[-1]] @ d}
     parts["wpe"] = model.parameters["wpe.weight"][len(ids) - 1] @ d
     for layer, block in enumerate(model.tree["h"]):

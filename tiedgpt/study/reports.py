@@ -422,6 +422,7 @@ def study_report(
         "bytes": count.bytes,
         "direct_path": path_numbers,
         "embeddings": embeddings(model, corpus, tied_W_E),
+        # measure_on_corpus replaces these.
         "corpus": None,
         "bigrams": None,
         "gains": None,

@@ -1,7 +1,7 @@
 """The best output matrix for a given embedding: how much of what a direct path misses is the head?
 
-The inputs are those of the path `normed`: ln_f of each frequent token's embedding, X [n, D]. Q [n,
-S] has the shares of what follows each of them in the corpus, over the S tokens of the corpus. Four
+The inputs are X [n, D], ln_f of each frequent token's embedding, as in the path `normed`. Q [n, S]
+has the shares of what follows each of them in the corpus, over the S tokens of the corpus. Four
 paths share these inputs and differ in the head only:
 
     normed          X W_U                the model's own head; tied, W_U = W_E^T
@@ -51,8 +51,7 @@ def solved_paths(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> di
         raise TiedGPTError("ln_f of the embeddings is not finite: the checkpoint is damaged")
 
     pair_counts = corpus.table(tokens, seen)  # [n, S]
-    pairs_of_row = pair_counts.sum(axis=1, keepdims=True)  # 0 for a token that nothing follows
-    Q = pair_counts / np.maximum(pairs_of_row, 1)
+    Q = pair_counts / pair_counts.sum(axis=1, keepdims=True)
 
     # The prior adds a little to every count, because a pair that never occurs has no logarithm. The
     # logs of counts and of shares differ by a constant in each row, and centred they are equal. So

@@ -66,8 +66,8 @@ def tie_of(
         wte.weight and lm_head.weight.
     Nothing is changed. A state dict does not say what a forward pass does with it: assert_tied
     does. Raises ArgumentError if the matrices are not found, if there may be several, if only one
-    is found and another entry could be the other one, if they have no values in memory (on the
-    device meta, or freed), and if they are quantised or their types cannot be compared.
+    is found and an entry of another name could be the second, if they have no values in memory (on
+    the device meta, or freed), and if they are quantised or their types cannot be compared.
     """
     if not isinstance(state_dict, Mapping):
         raise ArgumentError(f"expected a dict of tensors, got {short_repr(state_dict)}")

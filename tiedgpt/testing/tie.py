@@ -61,7 +61,7 @@ def assert_tied(model: Any, optimizer: Any = None, batch: Any = None, matrices: 
 
 
 def check_gpt2(model: GPT2, optimizer: AdamW | None, batch: Any) -> None:
-    """What assert_tied does for a GPT2 of tiedgpt."""
+    """Raise AssertionError unless a GPT2 of tiedgpt is tied, and its optimizer keeps it so."""
     if not np.shares_memory(model.W_E, model.W_U):
         raise AssertionError("storage: W_E and W_U are two arrays: the model is untied")
     if batch is None:
@@ -104,7 +104,10 @@ def check_gpt2(model: GPT2, optimizer: AdamW | None, batch: Any) -> None:
 
 
 def check_module(module: Any, optimizer: Any, batch: Any, matrices: Matrices | None) -> None:
-    """What assert_tied does for a torch module. Raises AssertionError, ArgumentError."""
+    """Raise AssertionError unless a torch module is tied, and its optimizer keeps it so.
+
+    Raises ArgumentError for what cannot be looked at.
+    """
     import torch
 
     if optimizer is not None and not hasattr(optimizer, "param_groups"):

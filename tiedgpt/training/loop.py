@@ -78,7 +78,7 @@ class Trainer:
 
         self.step = 0  # how many steps are done
         self.evaluations: list[dict[str, float]] = []
-        self.losses: list[float] = []  # those of the steps since the last evaluation
+        self.losses: list[float] = []  # of the steps since the last evaluation
         self.best: Best | None = None
         self._best_flat = self.flat.copy()  # `flat` as it was after the best step
         self.directory: Path | None = None  # where the training is saved
@@ -150,15 +150,17 @@ class Trainer:
     ) -> Iterator[dict[str, Any]]:
         """Train as `run` does, and save before each record with a "val_loss" is yielded.
 
-        The first save makes the directory (`save`). When `should_stop()` is True after a step, the
-        training is saved and ends. Raises TiedGPTError for a loss that is not finite, files that
-        cannot be written, and a batch that does not fit into memory. The message says which model
-        the directory holds.
+        The first save makes the directory (`save`), with `others` in it: name -> contents of more
+        files. It comes with the first record if nothing is saved there yet. When `should_stop()` is
+        True after a step, the training is saved and ends. Raises TiedGPTError for a loss that is
+        not finite, files that cannot be written, and a batch that does not fit into memory. The
+        message says which model the directory holds.
         """
         try:
             for record in self.run(progress):
                 is_last = should_stop()
-                if directory != self.directory or is_last or "val_loss" in record:
+                is_new = directory != self.directory
+                if is_new or is_last or "val_loss" in record:
                     self.save(directory, others)
                 yield record
                 if is_last:
@@ -216,8 +218,8 @@ class Trainer:
                 f"{directory} was trained on another text: give the same text again"
             )
 
-        # The trainer begins with the model of the best step, and keeps it as the best. Then the
-        # parameters of the last step replace those of its model.
+        # The trainer begins with the model of the best step, and keeps it as the best. Then it gets
+        # the parameters of the last step, from which the training goes on.
         model = Opened(directory).model()
         trainer = cls(model, tokens, held_out, settings, only=state.only)
         saving.read_vectors(directory, tensors, into=trainer._vectors())  # flat, m and v
@@ -237,8 +239,8 @@ class Trainer:
 
         Raises CheckpointError if the directory holds another model.
         """
-        # If the last step is the best one, its parameters are those of the best model. If the file
-        # has other parameters, the best model was not written.
+        # If the last step is the best one, the best model has its parameters. If the file of the
+        # model has other parameters, the best model was not written.
         is_last_best = state.best.step == state.step
         is_unwritten = is_last_best and not np.array_equal(self._best_flat, self.flat)
         if is_unwritten:
@@ -299,9 +301,9 @@ class Trainer:
 
     def _why_not_finite(self) -> str:
         """Why a loss or a gradient is not finite."""
-        # A damaged checkpoint may have a nan in the embedding of a rare token. A step reads it only
-        # if its tokens include this one, so the best model may have it too. With a rate that is too
-        # high the loss becomes nan. A nan is never the best loss, so the best model is finite.
+        # A damaged checkpoint may have a nan in the row of a rare token. The loss is finite until a
+        # batch has this token, so the best model may have the nan. A rate that is too high makes
+        # the loss nan, which is never the best loss. So then the best model is finite.
         parameters = self.best_model().parameters.values()
         best_is_finite = all(np.isfinite(array).all() for array in parameters)
         if not best_is_finite:
@@ -338,7 +340,7 @@ class Trainer:
 
     def _draw(self) -> np.ndarray:  # -> [batch, context + 1]
         """The sequences of this step, from random places of the text."""
-        rng = self._stream(0)  # the others are for dropout
+        rng = self._stream(0)  # streams 1, 2, ... are for dropout
         context = self.settings.context
         length = context + 1  # the inputs, and the token that follows the last of them
         number_of_starts = len(self.tokens) - length + 1  # the last sequence ends with the text

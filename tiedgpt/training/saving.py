@@ -49,7 +49,7 @@ class State:
     step: int
     best: Best
     evaluations: list[dict[str, float]]
-    losses: list[float]  # those of the steps since the last evaluation
+    losses: list[float]  # of the steps since the last evaluation
     text: list[int]  # checksums of the text to train on and of the held-out text
     # tiedgpt 0.4 saved neither of these.
     model: int | None = None  # a checksum of the best model

@@ -52,7 +52,7 @@ class Settings:
 class Shape:
     """The sizes of a new model and of its first weights.
 
-    Config and learn_tokenizer refuse those that are not valid.
+    Config and learn_tokenizer refuse sizes that are not valid.
     """
 
     n_layer: int = field(default=4, metadata={"help": "layers of a new model", "metavar": "L"})
@@ -92,8 +92,8 @@ def new_model(
     ConfigError for a shape that is not valid, MemoryError for a model that does not fit into
     memory.
     """
-    # The other rates of dropout are GPT-2's, 0.1. That of the attention pattern is 0, because the
-    # pattern [B, H, T, T] would take most of the random numbers of a step.
+    # The attention pattern [B, H, T, T] has no dropout: it would take most of the random numbers of
+    # a step. The other rates of dropout are GPT-2's, 0.1.
     config = Config(**asdict(shape), n_ctx=settings.context, attn_pdrop=0.0)
     tokenizer = learn_tokenizer(text, shape.vocab_size)
     config = replace(

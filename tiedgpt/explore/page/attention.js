@@ -7,11 +7,12 @@ panel(
 	"attention",
 	() => {
 		const {n_head, n_layer} = model()
-		if (!n_layer) put("#attnbox", "This model has no layers.")
 		// The address, or the other model, may have chosen a head that this model does not have.
-		state.layer = Math.min(state.layer, n_layer - 1)
+		state.layer = Math.max(0, Math.min(state.layer, n_layer - 1))
 		state.head = Math.min(state.head, n_head - 1)
-		return n_layer ? promptFields() : null
+		// Without layers there is no pattern: the server says so, and the other model's is removed.
+		if (!n_layer) for (const box of ["#heads", "#attnbox"]) put(box)
+		return promptFields()
 	},
 	({tokens, patterns}) => {
 		const weights = floats(patterns) // [layers, heads, T, T]

@@ -26,7 +26,7 @@ const changedSettings = () => {
 	return Object.fromEntries(settings.filter(([, value]) => value !== null))
 }
 // Without changed settings, each token is drawn with the probability that the model gives it.
-const samplesAll = () => Object.keys(changedSettings()).length === 0
+const hasDefaultSampling = () => Object.keys(changedSettings()).length === 0
 const samplingFields = i => ({...promptFields(i), ...changedSettings()})
 function setPrompt(ids) {
 	$("#prompt").blur() // a field with the focus would keep the text that was typed
@@ -62,7 +62,7 @@ function drawAllBars(predictions) {
 	const sides = predictions.map((prediction, i) => ofModel(i, headSwitch(i), drawBars(prediction, i, most)))
 	put("#bars", sides)
 	for (const list of $$("#bars .list")) roving(list, $$(".row", list), 1)
-	$("#barsnote").hidden = samplesAll()
+	$("#barsnote").hidden = hasDefaultSampling()
 }
 function sayLikeliest(predictions) {
 	const sentences = predictions.map(({rows}, i) => {
@@ -93,7 +93,7 @@ function drawBar(row, i, most) {
 	const text = nameOf(row)
 	let drawn = probability
 	let chance = percent(probability)
-	if (!samplesAll()) {
+	if (!hasDefaultSampling()) {
 		drawn = row.drawn
 		chance = becomes(probability, drawn)
 	}

@@ -27,6 +27,7 @@ panel(
 	"parts",
 	() => ({...promptFields(), removed: state.removed, token: state.token}),
 	({tokens: [before], ablated, parts, likeliest, change}) => {
+		// `before` has the prediction with all parts, `ablated` that without the removed ones.
 		drawTokenChoice(before, likeliest)
 		$("#putback").disabled = !state.removed.length
 		drawParts(parts)
@@ -67,6 +68,7 @@ function drawParts(parts) {
 	const most = highest(Object.values(parts))
 	const digits = n_head > 8 ? 1 : 2 // many columns are narrow
 	const columns = n_head + 3 // the heads, their bias, the MLP, its bias
+	// Heads and MLPs can be removed: they are buttons.
 	const fixedCell = (name, colSpan = 1) =>
 		paint(el("td", {colSpan}, fixed(parts[name], digits)), parts[name], most)
 	const buttonCell = name => el("td", paint(partButton(name, parts[name], digits), parts[name], most))
