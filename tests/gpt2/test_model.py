@@ -291,7 +291,8 @@ def test_a_cache_of_another_batch_or_another_model_is_refused(model):
         model(IDS, model.new_cache(1))
     with pytest.raises(ArgumentError, match="the cache was made for another model"):
         model(IDS, model.astype(np.float64).new_cache(B))
-    for sizes in ({"n_layer": 3}, {"n_embd": 2 * SMALL.n_embd}):
+    more_heads = {"n_head": 2 * SMALL.n_head, "n_embd": 2 * SMALL.n_embd}  # of the same width
+    for sizes in ({"n_layer": 3}, {"n_embd": 2 * SMALL.n_embd}, more_heads):
         other = random_model(replace(SMALL, **sizes))
         with pytest.raises(ArgumentError, match="the cache was made for another model"):
             model(IDS, other.new_cache(B))
