@@ -151,7 +151,10 @@ LIKELY_SIZES = ("vocab_size", "hidden_size", "d_model", "n_embd", "embedding_siz
 
 
 def small_fields(fields: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The values of SMALL for the fields of a configuration, and of those in it."""
+    """The values of SMALL for the fields of a configuration, also in nested configurations.
+
+    without: fields that keep the value of the kind.
+    """
     small: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, dict) and (name.endswith("config") or name == "decoder"):
@@ -161,8 +164,8 @@ def small_fields(fields: dict[str, Any], without: tuple[str, ...] = ()) -> dict[
         elif name in without:
             continue
         elif name == "layer_types" and isinstance(value, list):
-            small[name] = value[:2]
-        elif name in SMALL and (type(value) is int or name in TOKENS):
+            small[name] = value[:2]  # for the two layers of a small model
+        elif name in SMALL and (type(value) is int or name in TOKENS):  # a token may be None
             small[name] = SMALL[name]
     return small
 
@@ -176,19 +179,21 @@ def small_config(kind: str, without: tuple[str, ...] = (), **more_fields: Any) -
 
     config_class = CONFIG_MAPPING[kind]
     fields = small_fields(config_class().to_dict(), without)
-    more = MORE_FIELDS_OF_4 if version_of().startswith("4.") else MORE_FIELDS
-    fields = merged(fields, more.get(kind, MORE_FIELDS.get(kind, {})))
+    fields_of_kind = MORE_FIELDS.get(kind, {})
+    if version_of().startswith("4."):
+        fields_of_kind = MORE_FIELDS_OF_4.get(kind, fields_of_kind)
+    fields = merged(fields, fields_of_kind)
     return config_class(**merged(fields, more_fields))
 
 
 def merged(fields: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """The fields with those of others in their place, also inside of nested configurations."""
+    """The fields of both; one that both have is that of `others`. So in nested configurations."""
     result = dict(fields)
     for name, value in others.items():
         old = result.get(name)
-        result[name] = (
-            merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-        )
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = merged(old, value)
+        result[name] = value
     return result
 
 
@@ -198,7 +203,7 @@ def class_of(name: str) -> Any:
     return getattr(transformers, name)
 
 
-# Fields that keep the value of a kind whose model cannot be made with those of SMALL.
+# What is tried in turn: fields that keep the value of the kind, and have not that of SMALL
 ATTEMPTS: tuple[tuple[str, ...], ...] = (
     (),
     ("num_key_value_heads",),
@@ -215,7 +220,7 @@ def new_model(kind: str, class_name: str, **more_fields: Any) -> Any:
 
     A model that is not small is a ValueError.
     """
-    first_error: Exception | None = None
+    first_error: Exception | None = None  # that of the model with all values of SMALL
     for without in ATTEMPTS:
         try:
             config = small_config(kind, without, **more_fields)
@@ -231,9 +236,11 @@ def model_of(config: Any, class_name: str) -> Any:
     import torch
 
     model_class = class_of(class_name)
-    set_flags(config, False)
+    set_flags(config, tied=False)
     parameters = 0
-    with contextlib.suppress(NotImplementedError), torch.device("meta"):  # to see its size
+    # On "meta" a model has no memory, so its size is seen before it is made. Some classes cannot be
+    # made there.
+    with contextlib.suppress(NotImplementedError), torch.device("meta"):
         parameters = model_class(copy.deepcopy(config)).num_parameters()
     if parameters > MAX_PARAMETERS:
         raise ValueError(f"it cannot be made small: {parameters:,} parameters")
@@ -242,24 +249,30 @@ def model_of(config: Any, class_name: str) -> Any:
 
 
 def set_flags(config: Any, tied: bool) -> None:
-    """Set the flag of a configuration, and of those in it."""
+    """Set the flag of a configuration, and of the configurations in it."""
     if hasattr(config, FLAG):
         setattr(config, FLAG, tied)
     for value in list(vars(config).values()):
-        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+        if is_configuration(value):
             set_flags(value, tied)
 
 
+def is_configuration(value: Any) -> bool:
+    """Whether a field of a configuration is a configuration itself."""
+    return hasattr(value, "to_dict") and hasattr(value, "model_type")
+
+
 def classes() -> list[tuple[str, str]]:
-    """(kind, class) of all mappings that may have an output matrix, each once."""
+    """(kind, class) of all mappings whose classes may have an output matrix."""
     from transformers.models.auto import modeling_auto
 
-    found = {}
+    found = set()
     for mapping in MAPPINGS:
         for kind, names in getattr(modeling_auto, mapping, {}).items():
             for name in [names] if isinstance(names, str) else names:
-                found[kind, name] = True
-    return sorted(each for each in found if each[1] not in OTHER_HEADS)
+                if name not in OTHER_HEADS:
+                    found.add((kind, name))
+    return sorted(found)
 
 
 def what_is_there() -> dict[str, list[str]]:
@@ -273,31 +286,32 @@ def classes_without_head() -> dict[str, dict[str, bool]]:
     """kind -> its classes -> whether this class has no output matrix.
 
     The classes are those of all mappings whose task is not to predict tokens. A class without a
-    table of tokens is told of a kind that has language models. What cannot be made small is left
-    out.
+    table of tokens is listed only if its kind has language models. A class that cannot be made
+    small is left out.
     """
     from transformers.models.auto import modeling_auto
 
-    candidates: dict[str, set[str]] = {}
+    classes_of: dict[str, set[str]] = {}
     predict_tokens = set()
     language_kinds = set()
+    # A class for pretraining may predict tokens or something else: such classes are looked at.
+    mappings_of_text = set(MAPPINGS) - {PRETRAINING}
     for mapping in dir(modeling_auto):
         if not mapping.endswith("_MAPPING_NAMES"):
             continue
         for kind, names in getattr(modeling_auto, mapping).items():
             of_kind = {names} if isinstance(names, str) else set(names)
-            candidates.setdefault(kind, set()).update(of_kind)
-            if mapping in MAPPINGS_OF_SPEECH_AND_SCANS:
+            classes_of.setdefault(kind, set()).update(of_kind)
+            if mapping in mappings_of_text or mapping in MAPPINGS_OF_SPEECH_AND_SCANS:
                 predict_tokens |= {(kind, name) for name in of_kind}
-            elif mapping in MAPPINGS and mapping != PRETRAINING:
-                predict_tokens |= {(kind, name) for name in of_kind}
+            if mapping in mappings_of_text:
                 language_kinds.add(kind)
     found: dict[str, dict[str, bool]] = {}
-    for kind in sorted(candidates):
-        for name in sorted(candidates[kind]):
-            without = None
-            if (kind, name) not in predict_tokens:
-                without = has_no_head(kind, name, needs_tokens=kind not in language_kinds)
+    for kind in sorted(classes_of):
+        for name in sorted(classes_of[kind]):
+            if (kind, name) in predict_tokens:
+                continue
+            without = has_no_head(kind, name, needs_tokens=kind not in language_kinds)
             if without is not None:
                 found.setdefault(kind, {})[name] = without
     return found
@@ -306,7 +320,7 @@ def classes_without_head() -> dict[str, dict[str, bool]]:
 def has_no_head(kind: str, class_name: str, needs_tokens: bool) -> bool | None:
     """Whether a model of this class has no output matrix; None if it cannot be made small.
 
-    needs_tokens: None is for a class without a table of tokens, too.
+    needs_tokens: whether the answer is None for a class without a table of tokens, too.
     """
     import torch
 
@@ -316,7 +330,8 @@ def has_no_head(kind: str, class_name: str, needs_tokens: bool) -> bool | None:
             model = class_of(class_name)(config)
         if model.config.model_type != kind:
             return None
-        # transformers may not know the output matrix of a class: one of its sizes is V.
+        # get_output_embeddings does not know every output matrix. A module with a matrix that has V
+        # rows or columns, and that is no table of tokens, may be one.
         of_tokens = [
             module
             for module in model.modules()
@@ -326,7 +341,7 @@ def has_no_head(kind: str, class_name: str, needs_tokens: bool) -> bool | None:
         if needs_tokens and not tables:
             return None
         return len(tables) == len(of_tokens) and model.get_output_embeddings() is None
-    except Exception:
+    except Exception:  # of any type: transformers cannot make the model
         return None
 
 
@@ -343,7 +358,7 @@ def all_tensors(model: Any) -> dict[str, Any]:
 def matrix_keys(model: Any) -> list[str]:
     """The names in memory of the matrices: the embedding, the head, then the others.
 
-    Others have the shape of the embedding, and are tables of tokens. Raises ValueError if the model
+    The others are tables of tokens with the shape of the embedding. Raises ValueError if the model
     has no embedding or no head.
     """
     import torch
@@ -353,28 +368,26 @@ def matrix_keys(model: Any) -> list[str]:
         raise ValueError("it has no output matrix")
     embedding = token_embedding(model, head)
     stored = model.state_dict()
-    tables = {embedding.data_ptr(), head.data_ptr()}
+    # A matrix is known by its address in memory, since it may have several names.
+    addresses = {embedding.data_ptr(), head.data_ptr()}
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding) and module.weight.shape == embedding.shape:
-            tables.add(module.weight.data_ptr())
-    keys = [name for name, tensor in stored.items() if tensor.data_ptr() in tables]
-
-    def place(key: str) -> int:
-        pointer = stored[key].data_ptr()
-        if pointer == embedding.data_ptr():
-            return 0
-        return 1 if pointer == head.data_ptr() else 2
-
-    keys.sort(key=place)
-    if len({place(key) for key in keys} & {0, 1}) < 2:
+            addresses.add(module.weight.data_ptr())
+    keys = [name for name, tensor in stored.items() if tensor.data_ptr() in addresses]
+    of_embedding = [key for key in keys if stored[key].data_ptr() == embedding.data_ptr()]
+    of_head = [key for key in keys if stored[key].data_ptr() == head.data_ptr()]
+    if not of_embedding or not of_head or embedding.data_ptr() == head.data_ptr():
         raise ValueError("its embedding and its output matrix cannot be told apart")
-    first_head = next(key for key in keys if place(key) == 1)
-    ordered = [keys[0], first_head]
-    return ordered + [key for key in keys if key not in ordered]
+    first_two = [of_embedding[0], of_head[0]]
+    in_order = first_two + of_embedding + of_head + keys
+    return list(dict.fromkeys(in_order))  # each once
 
 
 def token_embedding(model: Any, head: Any) -> Any:
-    """The parameter that tokens are looked up in. Raises ValueError if it is not clear."""
+    """The parameter that tokens are looked up in. Raises ValueError if it is not clear.
+
+    It has a row for each token, as the head has.
+    """
     candidates = []
     with contextlib.suppress(NotImplementedError, AttributeError):
         candidates.append(model.get_input_embeddings())
@@ -403,7 +416,7 @@ def states(shapes: list[Any]) -> list[str]:
         for letter in letters:
             if letter != "." and letter not in seen:
                 seen.append(letter)
-        in_order = seen == list(LETTERS[: len(seen)])
+        in_order = seen == list(LETTERS[: len(seen)])  # "ba" and "bc" say the same as "ab"
         fits = all(
             shapes[i] == shapes[j]
             for i, j in itertools.combinations(range(len(shapes)), 2)
@@ -415,7 +428,7 @@ def states(shapes: list[Any]) -> list[str]:
 
 
 def reading(model: Any, keys: list[str]) -> str:
-    """The letters for what is in memory."""
+    """The letters for what is in memory. keys: the names in memory of the matrices."""
     import torch
 
     tensors = all_tensors(model)
@@ -427,13 +440,14 @@ def reading(model: Any, keys: list[str]) -> str:
         first = next(
             (i for i in range(number) if tensors[keys[i]].data_ptr() == tensor.data_ptr()), None
         )
-        if first is not None:
+        if first is not None:  # this matrix is an earlier one
             letters += str(first)
             continue
-        # Some kinds set the row of a padding token to 0 when they are loaded: it is not looked at.
         letter = "?"
         for candidate in LETTERS[: len(keys)]:
             values = new_values(tensor.shape, candidate).to(tensor.dtype)
+            # Ten rows are enough. The first ones are left out: some kinds set the row of a padding
+            # token to 0 when they are loaded.
             if torch.equal(tensor[10:20].cpu(), values[10:20]):
                 letter = candidate
         letters += letter
@@ -451,34 +465,41 @@ class Folder:
 
         self.directory = directory
         self.model_class = type(model)
-        self.keys = matrix_keys(model)
+        self.keys = matrix_keys(model)  # names in memory
         state = state_to_save(model, self.keys)
         self.shapes = [tuple(state[key].shape) for key in self.keys]
         for letter, key in zip(LETTERS, self.keys, strict=False):
             state[key] = new_values(state[key].shape, letter).to(state[key].dtype)
         model.save_pretrained(directory, state_dict=dict(state))
         self.config = json.loads((directory / "config.json").read_text())
+        # A file may have other names than the memory: its tensors are known by their values.
         tensors = load_file(directory / "model.safetensors")
         self.names = [name_of(state[key], tensors) or key for key in self.keys]
         self.rest = {name: tensor for name, tensor in tensors.items() if name not in self.names}
-        self.buffers = {
-            name
-            for buffer, _ in model.named_buffers()
-            if buffer in state and (name := name_of(state[buffer], self.rest))
-        }
+        buffers = [state[name] for name, _ in model.named_buffers() if name in state]
+        names = [name_of(buffer, self.rest) for buffer in buffers]
+        self.buffers = {name for name in names if name is not None}
         self.levels = levels(model.config, self.config)
-        self.parameters = 0  # of the model that was read last
+        self.no_flags: tuple[bool | None, ...] = (None,) * len(self.levels)
+        self.parameters = 0  # of the model that `read` has made last; `rule` keeps some of them
         self.parameters_by_flag: dict[str, int] = {}
 
     def write(
-        self, state: str, flags: tuple[bool | None, ...], names: list[str], prefix: Any
+        self,
+        state: str,
+        flags: tuple[bool | None, ...],
+        names: list[str],
+        prefix: tuple[str, str] = ("", ""),
     ) -> None:
-        """Write the files of a state. prefix: (old, new) beginning of the names of the others."""
+        """Write the files of a state. names: of the matrices.
+
+        prefix: what the names of all other tensors begin with, and what stands there instead.
+        """
         from safetensors.torch import save_file
 
         tensors = {}
+        old, new = prefix
         for name, tensor in self.rest.items():
-            old, new = prefix
             if name.startswith(old):
                 name = new + name[len(old) :]
             tensors[name] = tensor
@@ -493,28 +514,33 @@ class Folder:
         """The reading of the files by transformers."""
         try:
             model = self.model_class.from_pretrained(self.directory, local_files_only=True)
-        except Exception:
+        except Exception:  # of any type: transformers does not load the files
             return "!"
         self.parameters = model.num_parameters()
         return reading(model, self.keys)
 
-    def is_left_in_memory(self, usual: str) -> bool:
-        """Whether files with this reading leave a matrix as the memory was (LEFT_IN_MEMORY)."""
-        is_of_class = self.model_class.__name__ in LEFT_IN_MEMORY
-        return is_of_class and version_of().startswith("4.") and "?" in usual
+    def is_left_in_memory(self, measured: str) -> bool:
+        """Whether a matrix without values in the files has what was in memory before.
 
-    def depends_on_padding(self, usual: str) -> bool:
-        """Whether files with equal matrices, of which this is the reading, may be read otherwise.
+        So it is with the classes LEFT_IN_MEMORY. measured: the reading of the files, with a "?".
+        """
+        is_of_class = self.model_class.__name__ in LEFT_IN_MEMORY
+        return is_of_class and version_of().startswith("4.") and "?" in measured
+
+    def depends_on_padding(self, measured: str) -> bool:
+        """Whether files with equal matrices are read in another way without a padding token.
+
+        measured: how the files are read as they are.
 
         Some classes set the row of the padding token in the embedding to 0 when they are loaded,
         before it is compared with the head. Without such a token the two stay equal.
         """
         file = self.directory / "config.json"
         text = file.read_text()
-        file.write_text(json.dumps(with_padding(json.loads(text), None)))
-        other = self.read()
+        file.write_text(json.dumps(with_padding(json.loads(text), pad=None)))
+        without = self.read()
         file.write_text(text)
-        return other not in (usual, "!")  # some classes cannot do without the token
+        return without not in (measured, "!")  # "!": some classes cannot do without the token
 
 
 def state_to_save(model: Any, keys: list[str]) -> dict[str, Any]:
@@ -527,39 +553,44 @@ def state_to_save(model: Any, keys: list[str]) -> dict[str, Any]:
     for name, tensor in model.state_dict().items():
         if name in keys:
             state[name] = tensor.clone()
+        # A buffer is found in the file by its values.
         elif name in buffers and tensor.is_floating_point() and tensor.numel() > 0:
             state[name] = torch.randn(tensor.shape).to(tensor.dtype)
-        else:
+        else:  # two names of one tensor stay so
             state[name] = copies.setdefault(tensor.data_ptr(), tensor.clone())
             if state[name].shape != tensor.shape:  # a part of another tensor, or both are empty
                 state[name] = tensor.clone()
     return state
 
 
-def name_of(matrix: Any, tensors: dict[str, Any]) -> str | None:
+def name_of(wanted: Any, tensors: dict[str, Any]) -> str | None:
+    """The name of the tensor with these values; None if there is none."""
     import torch
 
     for name, tensor in tensors.items():
-        if tensor.shape == matrix.shape and torch.equal(tensor, matrix):
+        if tensor.shape == wanted.shape and torch.equal(tensor, wanted):
             return name
     return None
 
 
 def levels(config: Any, saved: dict[str, Any]) -> list[list[str]]:
-    """The places of config.json that may have the flag: the whole, and on the way to the text's."""
+    """The places of config.json that may have the flag, from its top [] to that of the text model.
+
+    saved: config.json itself.
+    """
     text = config.get_text_config()
     path = path_to(config, text) or []
-    if not path and "decoder" in saved and isinstance(saved["decoder"], dict):
+    if not path and isinstance(saved.get("decoder"), dict):  # get_text_config passes it over
         path = ["decoder"]
     return [path[:depth] for depth in range(len(path) + 1)]
 
 
 def path_to(config: Any, wanted: Any) -> list[str] | None:
-    """The names of the attributes from a configuration to another one inside of it."""
+    """The names of the attributes from a configuration to one inside of it; None: not there."""
     if config is wanted:
         return []
     for name, value in vars(config).items():
-        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+        if is_configuration(value):
             rest = path_to(value, wanted)
             if rest is not None:
                 return [name, *rest]
@@ -569,7 +600,7 @@ def path_to(config: Any, wanted: Any) -> list[str] | None:
 def with_flags(
     config: dict[str, Any], places: list[list[str]], flags: tuple[bool | None, ...]
 ) -> Any:
-    """config.json with these flags; None for one that is not there."""
+    """config.json with a flag at each of these places; None removes it."""
     config = copy.deepcopy(config)
     for place, flag in zip(places, flags, strict=True):
         fields = config
@@ -582,7 +613,7 @@ def with_flags(
 
 
 def with_padding(config: dict[str, Any], pad: int | None) -> dict[str, Any]:
-    """config.json with another padding token wherever it has one, also in what is nested."""
+    """config.json with another padding token wherever it has one, also in nested objects."""
     fields: dict[str, Any] = {}
     for name, value in config.items():
         fields[name] = with_padding(value, pad) if isinstance(value, dict) else value
@@ -605,14 +636,13 @@ def pattern(name: str) -> str:
 
 
 def facts_of_names(folder: Folder, model: Any) -> dict[str, Any]:
-    """What does not need to load the files."""
-    prefix = model.base_model_prefix
+    """The facts for which the files need not be loaded."""
     return {
         "keys": folder.keys,
         "names": folder.names,
         "shapes": folder.shapes,
         "levels": folder.levels,
-        "base": prefix,
+        "base": model.base_model_prefix,
         "tied_keys": bool(getattr(model, "_tied_weights_keys", None)),
         **facts_of_counts(folder, model),
     }
@@ -626,34 +656,35 @@ def facts_of_counts(folder: Folder, model: Any) -> dict[str, Any]:
     counted = sum(t.numel() for name, t in folder.rest.items() if pattern(name) not in is_buffer)
     expected = count_beside(model, folder.keys)
     # Other tensors with two names, of which one is in the files: the bias of a head, for example.
-    kept = {}
+    stored_names = {}  # address in memory -> the name in the files
     for name, tensor in parameters.items():
         if name in folder.rest:
-            kept[tensor.data_ptr()] = name
+            stored_names[tensor.data_ptr()] = name
     copies = {}
     for name, tensor in parameters.items():
-        if name not in folder.rest and name not in folder.keys and tensor.data_ptr() in kept:
-            copies[name] = kept[tensor.data_ptr()]
-    separate, of_tied = one_if_tied(folder, model, is_buffer)
+        is_stored = name in folder.rest or name in folder.keys
+        if not is_stored and tensor.data_ptr() in stored_names:
+            copies[name] = stored_names[tensor.data_ptr()]
+    separate, counted_if_tied, expected_if_tied = one_if_tied(folder, model, is_buffer)
     return {
         "buffers": buffers,
         "copies": copies,
         "separate": separate,
-        "counts": counted == expected and of_tied[0] == of_tied[1],
+        "counts": counted == expected and counted_if_tied == expected_if_tied,
         "rest": [counted, expected],
     }
 
 
-def one_if_tied(
-    folder: Folder, model: Any, is_buffer: set[str]
-) -> tuple[dict[str, str], list[int]]:
-    """The stored tensors, beside the matrices, that a tied model has once: a name -> its first.
+def one_if_tied(folder: Folder, model: Any, is_buffer: set[str]) -> tuple[dict[str, str], int, int]:
+    """The stored tensors that are one in a tied model, and two in an untied one; and two counts.
 
-    And the numbers of parameters beside the matrices: by the stored tensors, and in a tied model.
+    The first is a dict: the name of such a tensor -> the name by which it is counted. The counts
+    are the parameters of a tied model beside its matrices, first by the stored tensors, then by
+    transformers.
     """
     untied = all_tensors(model)
     config = copy.deepcopy(model.config)
-    set_flags(config, True)
+    set_flags(config, tied=True)
     tied_model = type(model)(config)
     tied_model.tie_weights()
     parameters = dict(tied_model.named_parameters(remove_duplicate=False))
@@ -670,7 +701,7 @@ def one_if_tied(
         if untied[first].data_ptr() != untied[name].data_ptr():
             found[name] = first
             counted -= tensor.numel()
-    return found, [counted, count_beside(tied_model, folder.keys)]
+    return found, counted, count_beside(tied_model, folder.keys)
 
 
 def count_beside(model: Any, keys: list[str]) -> int:
@@ -695,11 +726,12 @@ def padding(folder: Folder) -> dict[str, Any]:
     pads = [getattr(each, "pad_token_id", None) for each in (usual, usual.get_text_config())]
     if any(isinstance(pad, int) for pad in pads):
         found["default_pad"] = max(pad for pad in pads if isinstance(pad, int))
-    folder.write("a" * len(folder.keys), (None,) * len(folder.levels), folder.names, ("", ""))
+    folder.write("a" * len(folder.keys), folder.no_flags, folder.names)
     if folder.read() == "!":
         return found
+    # The last token of the vocabulary, which is beyond the 64 positions of a small model
     file = folder.directory / "config.json"
-    file.write_text(json.dumps(with_padding(json.loads(file.read_text()), V - 1)))
+    file.write_text(json.dumps(with_padding(json.loads(file.read_text()), pad=V - 1)))
     if folder.read() == "!":
         text = usual.get_text_config()
         name = next(name for name in POSITIONS if hasattr(text, name))
@@ -709,7 +741,7 @@ def padding(folder: Folder) -> dict[str, Any]:
 
 def defaults(folder: Folder) -> list[bool | None]:
     """The flag of each level where config.json has none."""
-    folder.write("a" * len(folder.keys), (None,) * len(folder.levels), folder.names, ("", ""))
+    folder.write("a" * len(folder.keys), folder.no_flags, folder.names)
     config = folder.model_class.config_class.from_pretrained(folder.directory)
     found = []
     for level in folder.levels:
@@ -723,21 +755,27 @@ def defaults(folder: Folder) -> list[bool | None]:
 def variants(
     folder: Folder, facts: dict[str, Any], others: list[list[str]]
 ) -> list[tuple[str, list[str], Any]]:
-    """(label, names of the matrices, prefix of the rest) of each set of names that is tried."""
+    """(label, names of the matrices, prefix of the rest) of each set of names that is tried.
+
+    others: the sets of names of another version of transformers.
+    """
     found: list[tuple[str, list[str], Any]] = [("saved", folder.names, ("", ""))]
 
     def add(label: str, names: list[str], prefix: Any = ("", "")) -> None:
-        if len(set(names)) == len(names) and all(names != each[1] for each in found):
+        is_new = all(names != names_of_other for _, names_of_other, _ in found)
+        if is_new and len(set(names)) == len(names):
             found.append((label, names, prefix))
 
     for names in others:
         if len(names) == len(folder.names):
             add("other version", names)
     add("memory", folder.keys)
-    base = facts["base"] + "."
+    base = facts["base"] + "."  # "model." of a LlamaForCausalLM, whose inner model is a LlamaModel
     head = folder.names[1]
     if facts["base"]:
+        # As LlamaModel saves: no name has the prefix.
         add("without base", [name.removeprefix(base) for name in folder.names], (base, ""))
+        # As a larger model saves: the head has the prefix, too.
         if not head.startswith(base):
             add("head in base", [folder.names[0], base + head, *folder.names[2:]])
     return found
@@ -772,35 +810,38 @@ def measure(
 
 
 def rule(folder: Folder, names: list[str], prefix: Any, label: str) -> dict[str, dict[str, str]]:
-    """flags -> state -> reading. Of names that are rare, fewer states are measured."""
-    tried = [state for state in states(folder.shapes) if state in some_states(len(folder.keys))]
-    if label not in ("saved", "other version"):
+    """flags -> state -> reading. Of names that are rare, fewer states and flags are measured."""
+    count = len(folder.keys)
+    embedding_alone = "a" + "." * (count - 1)
+    all_equal, all_different = "a" * count, LETTERS[:count]
+    is_rare = label not in ("saved", "other version")
+
+    tried = [state for state in states(folder.shapes) if state in some_states(count)]
+    if is_rare:
         tried = [state for state in tried if state in ("a.", ".a", "ab", "a...", "abaa", "abbb")]
-    if label == "without base" and ".a" in tried:
+    if label == "without base" and ".a" in tried:  # such files are of a model without its head
         tried.remove(".a")
-    if label == "head in base" and "a." in tried:
+    if label == "head in base" and "a." in tried:  # without the head, the names are those saved
         tried.remove("a.")
-    likely = (
-        "a" + "." * (len(folder.keys) - 1),
-        "a" * len(folder.keys),
-        LETTERS[: len(folder.keys)],
-    )
+
     found: dict[str, dict[str, str]] = {}
     for flags in itertools.product((None, True, False), repeat=len(folder.levels)):
-        if label not in ("saved", "other version") and len(set(flags)) > 1:
+        differ = len(set(flags)) > 1
+        if is_rare and differ:
             continue
         by_state = found.setdefault(flag_letters(flags), {})
-        differ = len(set(flags)) > 1
-        for state in [state for state in tried if not differ or state in likely]:
+        for state in tried:
+            if differ and state not in (embedding_alone, all_equal, all_different):
+                continue
             folder.write(state, flags, names, prefix)
-            by_state[state] = folder.read()
-            if state == LETTERS[: len(folder.keys)] or (state == "a" * len(state) and flags[0]):
-                if label == "saved" and by_state[state] != "!":
-                    folder.parameters_by_flag[flag_letters(flags)] = folder.parameters
+            measured = folder.read()
+            is_whole = state == all_different or (state == all_equal and flags[0])
+            if label == "saved" and is_whole and measured != "!":
+                folder.parameters_by_flag[flag_letters(flags)] = folder.parameters
             # Not known: the values of one row decide, or what the memory was.
-            depends = has_equal(state) and folder.depends_on_padding(by_state[state])
-            if depends or folder.is_left_in_memory(by_state[state]):
-                del by_state[state]
+            depends = has_equal(state) and folder.depends_on_padding(measured)
+            if not depends and not folder.is_left_in_memory(measured):
+                by_state[state] = measured
     return found
 
 
@@ -814,23 +855,23 @@ def some_states(count: int) -> list[str]:
     """The states that are measured: for two matrices all, for more those that are likely."""
     if count == 2:
         return [".a", "a.", "aa", "ab"]
-    one = ["".join(letters) for letters in itertools.product(".a", repeat=count)][1:]
-    different = ["ab" + "." * (count - 2), "ab" + "a" * (count - 2), "ab" + "b" * (count - 2)]
-    return [*one, *different, "aabb"[:count], "ab.a"[:count], "aba."[:count], LETTERS[:count]]
+    _nothing, *equal = ("".join(letters) for letters in itertools.product(".a", repeat=count))
+    others = count - 2
+    another_head = ["ab" + "." * others, "ab" + "a" * others, "ab" + "b" * others]
+    return [*equal, *another_head, "aabb"[:count], "ab.a"[:count], "aba."[:count], LETTERS[:count]]
 
 
 def other_flags(folder: Folder) -> list[list[str]]:
-    """The places of other flags in config.json that change a reading."""
+    """The places in config.json, beside folder.levels, where a flag changes a reading."""
     places = [path for path in nested_places(folder.config) if path not in folder.levels]
-    level_count = len(folder.levels)
     embedding_alone = "a" + "." * (len(folder.keys) - 1)
-    folder.write(embedding_alone, (None,) * level_count, folder.names, ("", ""))
+    folder.write(embedding_alone, folder.no_flags, folder.names)
     usual = folder.read()
     found = []
     original = folder.config
     for place, flag in itertools.product(places, (True, False)):
         folder.config = with_flags(original, [place], (flag,))
-        folder.write(embedding_alone, (None,) * level_count, folder.names, ("", ""))
+        folder.write(embedding_alone, folder.no_flags, folder.names)
         if folder.read() != usual and place not in found:
             found.append(place)
     folder.config = original
@@ -846,13 +887,13 @@ def nested_kinds(
     """
     [rule] = [each["rule"] for each in rules if each["label"] == "saved"]
     found = {}
-    for level in folder.levels:
+    for level in folder.levels[1:]:  # the first is the top of config.json
         fields = folder.config
         for name in level:
             fields = fields.get(name) or {}
-        if level and "model_type" in fields:
+        if "model_type" in fields:
             found[".".join(level)] = [fields["model_type"]]
-    if len(found) != 1:
+    if len(found) != 1:  # no text model inside, or one inside of another: no other is tried
         return found
     [(place, kinds)] = found.items()
     for text_kind in TEXT_KINDS:
@@ -874,7 +915,7 @@ def reads_as(folder: Folder, names: list[str], rule: dict[str, dict[str, str]]) 
         return False
     values = {"t": True, "f": False, "-": None}
     for flags, state in (("tt", "a."), ("ff", "ab"), ("--", "a."), ("--", "ab"), ("tf", "aa")):
-        folder.write(state, tuple(values[flag] for flag in flags), names, ("", ""))
+        folder.write(state, tuple(values[flag] for flag in flags), names)
         if folder.read() != rule[flags][state]:
             return False
     return True
@@ -905,8 +946,10 @@ def shape_fields(folder: Folder) -> list[list[list[str] | None]]:
     import torch
 
     config_class = folder.model_class.config_class
-    result: list[list[list[str] | None]] = [[None, None], [None, None]]
+    result: list[list[list[str] | None]] = [[None, None], [None, None]]  # [matrix][axis]
     for axis in (0, 1):
+        # Every field with the size of this axis is tried, the likely ones first: the size comes
+        # from the field if a model with another value has a matrix of another shape.
         sizes = {folder.shapes[0][axis], folder.shapes[1][axis]}
         places = [place for size in sizes for place in places_of(folder.config, size)]
         places.sort(key=lambda place: (place[-1] not in LIKELY_SIZES, len(place)))
@@ -914,23 +957,23 @@ def shape_fields(folder: Folder) -> list[list[list[str] | None]]:
             if all(result[which][axis] is not None for which in (0, 1)):
                 break
             fields = copy.deepcopy(folder.config)
+            *parents, last_name = place
             inner = fields
-            for name in place[:-1]:
+            for name in parents:
                 inner = inner[name]
-            changed = inner[place[-1]] + (8 if axis == 0 else inner[place[-1]])
-            inner[place[-1]] = changed
+            # V may be any number. D stays a multiple of the heads if it is doubled.
+            changed = inner[last_name] + 8 if axis == 0 else 2 * inner[last_name]
+            inner[last_name] = changed
             for name in ("architectures", "transformers_version", "dtype", "torch_dtype"):
                 fields.pop(name, None)
             try:
                 with torch.device("meta"):
                     tensors = all_tensors(folder.model_class(config_class.from_dict(fields)))
-            except Exception:
+            except Exception:  # of any type: no model has this value there, and the rest as it is
                 continue
             for which in (0, 1):
-                if (
-                    tensors[folder.keys[which]].shape[axis] == changed
-                    and result[which][axis] is None
-                ):
+                is_from_place = tensors[folder.keys[which]].shape[axis] == changed
+                if is_from_place and result[which][axis] is None:
                     result[which][axis] = place
     return result
 
@@ -950,6 +993,7 @@ def places_of(config: dict[str, Any], size: int) -> list[list[str]]:
 
 
 def quiet() -> None:
+    """One thread, and no warnings: transformers warns of each contradiction of flags and files."""
     import torch
     import transformers
 
@@ -978,20 +1022,22 @@ def work(directory: Path, cases: list[str], only_names: bool) -> None:
         path = file_of(directory, version, kind, class_name)
         if only_names and path.exists():
             continue
+        # The sets of names that another version of transformers was measured with. (Names without
+        # the base's prefix are tried by each version.)
         others = []
         for other in directory.glob(f"*/{kind}.{class_name}.json"):
             facts = json.loads(other.read_text())
             if other != path and "names" in facts:
                 rules = [each for each in facts.get("rules", ()) if each["label"] != "without base"]
                 others += [facts["names"], *(each["names"] for each in rules)]
-        path.with_suffix(".begun").touch()
+        path.with_suffix(".begun").touch()  # `run` finds it if this process is ended
         started = time.time()
         try:
             facts = measure(kind, class_name, others, only_names)
-        except Exception as error:
+        except Exception as error:  # of any type: `write` prints why the class was not measured
             facts = {"error": f"{type(error).__name__}: {error}"[:300]}
         facts["seconds"] = round(time.time() - started, 1)
-        facts["complete"] = not only_names or "error" in facts
+        facts["complete"] = not only_names or "error" in facts  # `run` leaves it out then
         path.write_text(json.dumps(facts))
         path.with_suffix(".begun").unlink()
 
@@ -1014,19 +1060,22 @@ def run(directory: Path, only: list[str], only_names: bool, part: str) -> None:
     number, parts = map(int, part.split("/"))
     cases = cases[number::parts]
     while cases:
+        # A class may end the process that measures it, or take too long. So a few are measured in
+        # each process, and after such a class the next process goes on.
         some, cases = cases[:30], cases[30:]
         command = [sys.executable, __file__, "work", str(directory), *some]
         if only_names:
             command.append("--names")
         with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, timeout=SECONDS * 5, check=False)
+            subprocess.run(command, timeout=5 * SECONDS, check=False)  # most take a few seconds
         for case in some:
             path = directory / version / f"{case}.begun"
             if path.exists():  # the process was ended, or ended itself
                 path.unlink()
                 failure = {"error": "too slow, or the process ended", "complete": True}
                 path.with_suffix(".json").write_text(json.dumps(failure))
-                cases = list(some[some.index(case) + 1 :]) + cases
+                not_begun = some[some.index(case) + 1 :]
+                cases = not_begun + cases
         print(len(cases), "left", flush=True)
 
 
@@ -1053,14 +1102,17 @@ class SmallLlama:
         self.model_class = class_of(class_name)
         self.fields = json.loads(json.dumps(config.to_dict(), default=str))
 
-    def right(self, changes: dict[str, Any], without: str = "") -> int | None:
-        """num_parameters() of an untied model with these fields; None if it cannot be made."""
+    def num_parameters(self, changes: dict[str, Any], without: str = "") -> int | None:
+        """num_parameters() of an untied model with these changes; None if it cannot be made.
+
+        without: a field that config.json does not have then.
+        """
         import torch
 
         fields = {name: value for name, value in self.fields.items() if name != without}
         try:
             config = self.config_class.from_dict({**fields, **changes})
-            set_flags(config, False)
+            set_flags(config, tied=False)
             with torch.device("meta"):
                 return int(self.model_class(config).num_parameters())
         except Exception:
@@ -1069,18 +1121,18 @@ class SmallLlama:
     def is_counted(
         self, layers: dict[str, Any], changes: dict[str, Any], without: str = ""
     ) -> bool:
-        """Whether tiedgpt counts the model with these fields, and counts it rightly."""
+        """Whether tiedgpt counts the model with these changes, and counts it rightly."""
         from tiedgpt.anymodel.counting import count_from_config
 
         fields = {name: value for name, value in self.fields.items() if name != without}
         report = count_from_config({**fields, **changes}, layers)
-        number = self.right(changes, without)
+        number = self.num_parameters(changes, without)
         return report is not None and report["untied"]["total"] == number
 
     def layers(self) -> dict[str, Any] | None:
         """The layers without optional fields, if they are those of Llama; None if not."""
-        sizes = [each for each in ({}, *OTHER_SIZES) if self.right(each) is not None]
-        if len(sizes) < 5 or {} not in sizes:
+        sizes = [each for each in ({}, *OTHER_SIZES) if self.num_parameters(each) is not None]
+        if len(sizes) < 5 or {} not in sizes:  # too few to tell one formula from another
             return None
         for biases, head_norms, norms in itertools.product((False, True), (False, True), (2, 4)):
             layers: dict[str, Any] = {
@@ -1115,7 +1167,9 @@ def like_llama(kind: str, class_name: str) -> dict[str, Any] | None:
         if name in sizes or name in ("attention_bias", "mlp_bias") or not isinstance(value, int):
             continue
         other = not value if isinstance(value, bool) else value + 1
-        if small.right({name: other}) is not None and not small.is_counted(layers, {name: other}):
+        can_be_made = small.num_parameters({name: other}) is not None
+        # The field changes the number of parameters in a way that the formula does not have.
+        if can_be_made and not small.is_counted(layers, {name: other}):
             layers["fixed"][name] = value
     return layers
 
@@ -1186,7 +1240,7 @@ def write(directory: Path) -> None:
             "}\n}\n",
         ]
     )
-    json.loads(text)
+    json.loads(text)  # raises if a part above is not JSON: then the old file stays
     KINDS_FILE.write_text(text)
     write_head_table(kinds)
     write_who_ties()
@@ -1203,11 +1257,11 @@ def write_head_table(kinds: dict[str, dict[str, Any]]) -> None:
 
 
 def tied_by_default(kinds: dict[str, dict[str, Any]], of: list[str]) -> list[str]:
-    """Of these kinds, those that transformers 5 ties if config.json does not say."""
+    """Which of these kinds transformers 5 ties if config.json has no flag."""
     found = []
     for kind in sorted(of):
         classes = [entry for entry in kinds.get(kind, {}).values() if entry["auto"]]
-        if [entry["defaults"]["5"] for entry in classes] == [[True]]:
+        if [entry["defaults"]["5"] for entry in classes] == [[True]]:  # one class, one place
             found.append(kind)
     return found
 
@@ -1230,6 +1284,7 @@ def who_ties() -> str:
         is_causal = known is not None and known.name.endswith(("ForCausalLM", "LMHeadModel"))
         if known is None or not is_causal or not classes[known.name]["auto"]:
             continue
+        # Never tied: the head is another matrix, though all flags say tied and the files lack it.
         embedding_alone = "a" + "." * (len(known.names[0]) - 1)
         flags = "t" * len(known.places)
         readings = [known.reading(version, 0, flags, embedding_alone) for version in known.rules]
@@ -1286,7 +1341,7 @@ def read_measured(directory: Path) -> tuple[dict[Any, dict[str, Any]], Any, dict
             "date": time.strftime("%Y-%m-%d", time.gmtime(newest)),
         }
         for path in sorted(folder.glob("*.*.json")):
-            kind, class_name, _ = path.name.rsplit(".", 2)
+            kind, class_name, _json = path.name.rsplit(".", 2)
             facts = json.loads(path.read_text())
             if "rules" in facts:
                 by_class.setdefault((kind, class_name), {})[major] = facts
@@ -1295,6 +1350,7 @@ def read_measured(directory: Path) -> tuple[dict[Any, dict[str, Any]], Any, dict
         for kind, answers in json.loads((folder / "without_head.json").read_text()).items():
             without_head.setdefault(kind, set()).update(answers)
             with_head |= {(kind, name) for name, without in answers.items() if not without}
+    # A class that has a head in one of the versions is none without a head.
     for kind, name in with_head:
         without_head[kind].discard(name)
     return by_class, measured, without_head
@@ -1336,7 +1392,7 @@ def versions_with(directory: Path, kind: str, class_name: str) -> list[str]:
 def sets_of_names(
     facts: dict[str, dict[str, Any]],
 ) -> tuple[list[list[str]], list[tuple[str, str]]]:
-    """The sets of names of a class, of both versions, and what stands before all names of each."""
+    """The sets of names of a class, in both versions, and the prefix of each: (absent, "")."""
     names: list[list[str]] = []
     prefixes: list[tuple[str, str]] = []
     for major in sorted(facts, reverse=True):  # the names that the newest version saves come first
@@ -1350,7 +1406,7 @@ def sets_of_names(
 
 
 def kinds_of_all(facts: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
-    """Place in config.json -> the kinds there of each version, and those of all versions."""
+    """Place in config.json -> the own kind there of each version, and the kinds of all."""
     found = {}
     of_versions = [each["nested_kinds"] for each in facts.values()]
     for place in sorted({place for kinds in of_versions for place in kinds}):
@@ -1365,6 +1421,7 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
     """The entry of a class in kinds.json. New rules are added to `rules`."""
     newest = facts[max(facts)]
     names, prefixes = sets_of_names(facts)
+    # Version -> for each set of names, the number of its rule. Many classes share a rule.
     numbers: dict[str, list[int | None]] = {}
     for major in facts:
         numbers[major] = [None] * len(names)
@@ -1375,6 +1432,7 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
             if text not in rules:
                 rules.append(text)
             numbers[major][names.index(each["names"])] = rules.index(text)
+    # A version that reads none of these sets of names was not measured.
     numbers = {major: rows for major, rows in numbers.items() if set(rows) != {None}}
     entry: dict[str, Any] = {
         "names": names,
@@ -1388,26 +1446,28 @@ def entry_of(facts: dict[str, dict[str, Any]], rules: list[str]) -> dict[str, An
         ],
         "counted": all(each["counts"] for each in facts.values()),
     }
-    optional = {
-        "shares": {name: value for each in facts.values() for name, value in each["share"].items()},
-        "copies": {
-            **{name: kept for each in facts.values() for name, kept in each["copies"].items()},
-            **newest["separate"],
-        },
-        "separate": sorted(
-            {name for each in facts.values() for name in each["copies"]} - set(newest["copies"])
-            | set(newest["separate"])
-        ),
-        "buffers": sorted({name for each in facts.values() for name in each["buffers"]}),
+    return entry | {name: value for name, value in optional_fields(facts).items() if value}
+
+
+def optional_fields(facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The fields that an entry of kinds.json has only if they are not empty."""
+    newest = facts[max(facts)]
+    versions = facts.values()
+    copies = {name: kept for each in versions for name, kept in each["copies"].items()}
+    # Two names of one tensor in an older version, and two tensors in the newest one
+    now_separate = copies.keys() - newest["copies"].keys()
+    return {
+        "shares": {name: value for each in versions for name, value in each["share"].items()},
+        "copies": copies | newest["separate"],
+        "separate": sorted(now_separate | newest["separate"].keys()),
+        "buffers": sorted({name for each in versions for name in each["buffers"]}),
         "nested_kinds": kinds_of_all(facts),
-        "default_pad": max(each["padding"].get("default_pad", 0) for each in facts.values()),
+        "default_pad": max(each["padding"].get("default_pad", 0) for each in versions),
         "positions": newest["padding"].get("positions"),
         "other_flags": sorted(
-            {".".join(place) for each in facts.values() for place in each["other_flags"]}
+            {".".join(place) for each in versions for place in each["other_flags"]}
         ),
     }
-    entry |= {name: value for name, value in optional.items() if value}
-    return entry
 
 
 def main() -> None:

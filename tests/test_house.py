@@ -15,6 +15,7 @@ import support
 from support.commands import output
 from support.models import SMALL, VARIANTS
 
+import tiedgpt
 from tiedgpt import Config, cli
 from tiedgpt.errors import COUNT
 from tiedgpt.explore import panels
@@ -90,6 +91,17 @@ def test_the_imports_are_found():
     """So that the test above does not pass because it sees none."""
     assert Path("gpt2/ops.py") in imported_modules(Path("gpt2/model.py"))
     assert sum(len(imported_modules(module)) for module in MODULES) > 300
+
+
+def test_type_checkers_find_each_public_name_where_it_is_imported_from():
+    """`from .module import name as name` is for them alone."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    found = {}
+    for node in statements(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            found |= {alias.asname: node.module for alias in node.names}
+    assert found == tiedgpt._MODULES
+    assert sorted(tiedgpt.__all__) == sorted(found)
 
 
 # Where things go

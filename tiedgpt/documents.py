@@ -183,15 +183,16 @@ def begin(out: Path, settings: Settings) -> None:
 def read_input(file: str) -> Input:
     """Read a whole file for its hash.
 
-    Raises ArgumentError for what is not a file of lines, or of lines that gzip has compressed.
+    Raises ArgumentError for a file of another format than lines, plain or compressed by gzip.
     """
     check_file_name(file)
-    if os.path.exists(file) and not os.path.isfile(file):  # a pipe could not be read twice
+    # A pipe could not be read twice. For a file that is not there, `open` raises below.
+    if os.path.exists(file) and not os.path.isfile(file):
         raise ArgumentError(f"{file} is not a file; expected .jsonl or .jsonl.gz")
     file_hash = hashlib.sha256()
     with open(file, "rb") as stream:
         status = os.fstat(stream.fileno())
-        beginning = stream.peek(8)
+        beginning = stream.peek(8)  # they are read again below
         for magic, name in OTHER_FORMATS.items():
             if beginning.startswith(magic):
                 raise ArgumentError(f"{file} is {name}; expected .jsonl or .jsonl.gz")
@@ -224,7 +225,9 @@ def read_blocks(inputs: Iterable[Input]) -> Iterator[Block]:
                 if size == 0:
                     break
                 text = without_mark(lines, source.file) if offset == 0 else lines
-                start = offset + len(lines) - len(text)
+                start = (
+                    offset + len(lines) - len(text)
+                )  # after the byte order mark, if there is one
                 yield Block(number, source.file, start, text, file.tell() - file_bytes)
                 number += 1
                 offset += size
@@ -260,7 +263,7 @@ def write_part(out: Path, path: Path, settings: Settings, block: Block) -> None:
     path: the model. Raises TiedGPTError if this process has another model there, or other versions,
     than the process that made the settings.
     """
-    difference = first_difference(settings | versions(), settings)
+    difference = first_difference(settings | versions(), settings)  # of this process's versions
     if difference is not None:
         raise TiedGPTError(f"a worker has another {difference}")
     single_thread()  # in each task: other code may have changed it since
@@ -293,7 +296,7 @@ def row_of(
 ) -> dict[str, Any]:
     """The row of a line: the record's id, or the place of the line, with a Score or an error.
 
-    Raises TiedGPTError for what is no fault of the line: the model is damaged.
+    Raises TiedGPTError if the model is damaged, which is no fault of the line.
     """
     row: dict[str, Any] = {"file": file, "offset": offset}
     try:

@@ -62,8 +62,8 @@ def windows(n: int, n_ctx: int, stride: int) -> list[Window]:
     start = 0
     end = 0
     while end < n:
-        # A window cannot predict its own first token. It need not predict those before `end`, which
-        # is here still the end of the previous window.
+        # A window cannot predict its own first token. It need not predict tokens of the previous
+        # window, whose end is still in `end`.
         first = max(start + 1, end)
         end = min(start + n_ctx, n)
         text_windows.append(Window(start, first, end))
@@ -183,8 +183,8 @@ def measure_rows(  # final [R, D], targets [R]
     rows = len(targets)
     if rows == 0:
         return []
-    tokens = rows  # a row is one token here
-    threads, piece_rows = split_work(rows, LOGIT_ROWS, tokens)
+    # A row is one token.
+    threads, piece_rows = split_work(rows=rows, most_rows=LOGIT_ROWS, tokens=rows)
 
     def measure_piece(start: int) -> Any:
         piece = slice(start, start + piece_rows)
@@ -196,7 +196,7 @@ def measure_rows(  # final [R, D], targets [R]
 
 
 def predicted_places(n: int, n_ctx: int, stride: int) -> np.ndarray:  # -> [predicted tokens]
-    """The places in a text of n tokens of those that are predicted, in order.
+    """The places of the predicted tokens in a text of n tokens, in order.
 
     >>> predicted_places(9, n_ctx=4, stride=4).tolist()
     [1, 2, 3, 5, 6, 7]

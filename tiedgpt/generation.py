@@ -114,7 +114,7 @@ def sample_tokens(
         # A token is read just before the next one is chosen, so the last one is never read.
         if step > 0:
             unread_tokens = 1
-            if cache.length == n_ctx:
+            if cache.length == n_ctx:  # it is full: the later half is read again
                 cache.length = 0
                 unread_tokens = max(1, n_ctx // 2)
             final = model.final([text[-unread_tokens:] for text in texts], cache)  # [B, T, D]
@@ -321,7 +321,7 @@ class Sampling:
         with np.errstate(over="ignore"):  # a tiny temperature makes all but the largest -inf
             p /= self.temperature
         if self.top_k and self.top_k < p.size:  # 0 and None are no limit
-            last_kept = np.partition(logits, -self.top_k)[-self.top_k]
+            last_kept = np.partition(logits, -self.top_k)[-self.top_k]  # the K-th largest
             p[logits < last_kept] = -np.inf
         np.exp(p, out=p)
         p /= p.sum()
@@ -381,8 +381,8 @@ def drop_unlikely(p: np.ndarray, top_p: float) -> None:  # [V], changed in place
     A token is kept if all likelier tokens together have less than top_p. Of equally likely tokens,
     those with lower ids are kept.
     """
-    # Probabilities are sorted, not tokens, which is several times faster. Only those of at least
-    # (1 - top_p) / V are: all below that add up to less than 1 - top_p, so they are dropped.
+    # Probabilities are sorted, not tokens, which is several times faster. Probabilities below
+    # (1 - top_p) / V are left out: all of them add up to less than 1 - top_p, so they are dropped.
     least = min((1 - top_p) / p.size, p.max())  # the likeliest token is kept in any case
     descending = np.sort(p[p >= least])[::-1]
     # Token i + 1 of this order is kept if the tokens up to i have less than top_p.

@@ -115,7 +115,9 @@ def training_threads(n_embd: int) -> int:
     One per core for a small model. In a wide model most of the work is matrix products: BLAS runs
     them on all cores, and one thread needs memory for one gradient only.
     """
-    if n_embd >= WIDE or blas_threads() is None:
+    if n_embd >= WIDE:
+        return 1
+    if blas_threads() is None:  # BLAS's threads cannot be limited, and would compete with Python's
         return 1
     return min(MAX_THREADS, cores())
 

@@ -996,6 +996,8 @@ def test_a_shape_that_config_json_contradicts_is_named_with_both_numbers(tmp_pat
         "model-00002-of-00002.safetensors",
         "model.fp16.safetensors",
         "consolidated.00.pth",
+        "model.pt",
+        "last.ckpt",
     ],
 )
 def test_weights_beside_are_named_and_no_remedy_leaves_them_out(tmp_path, beside):
@@ -1722,6 +1724,30 @@ def test_what_is_not_looked_at_is_said_once(tmp_path, run):
     assert answer(run, "params", path)["not_looked_at"]
     (tmp_path / "model" / WEIGHTS).unlink()
     assert "Not looked at" not in run("check", path)[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_class", "matrices_if_tied"),
+    [
+        ("llama", "LlamaForCausalLM", 1),
+        ("kimi_linear", "KimiLinearForCausalLM", 2),  # its head stays apart, whatever the flag says
+        ("bart", "BartForConditionalGeneration", 1),
+    ],
+)
+@pytest.mark.parametrize("head", [EMBEDDING, OTHER, None], ids=["equal", "different", "none"])
+def test_params_and_check_have_the_same_counts(
+    tmp_path, run, kind, of_class, matrices_if_tied, head
+):
+    embedding_name, head_name, *_ = kinds.read_class(kind, of_class).names[0]
+    arrays = {embedding_name: EMBEDDING} | ({} if head is None else {head_name: head})
+    sizes = {"vocab_size": V, "hidden_size": D, "d_model": D}
+    path = write(
+        tmp_path / "model", sizes | {"model_type": kind, "architectures": [of_class]}, arrays
+    )
+    document = answer(run, "params", path)
+    assert document["tied"]["total"] == matrices_if_tied * V * D
+    counted = report_of(path)["parameters"]
+    assert {name: document[name] for name in counted} == counted
 
 
 def test_the_matrices_of_an_encoder_and_a_decoder_are_counted_one_by_one(tmp_path, run):

@@ -206,6 +206,9 @@ def test_what_is_said_of_an_adapter(tmp_path):
     )
     assert "; it changes the head: " in changed
 
+    of_another = {"base_model.model.transformer.h.0.new_wte.lora_A.weight": ones}
+    assert "head" not in adapter_beside(tmp_path / "another", of_another).adapter
+
     of_wte = {"base_model.model.transformer.wte.lora_embedding_A": ones}
     assert "; it changes the head: " in adapter_beside(tmp_path / "wte", of_wte).adapter
 

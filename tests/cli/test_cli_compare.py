@@ -179,7 +179,9 @@ def test_a_wrong_token_is_shown_with_its_text(judged):
     assert row.endswith(" defect")
     code, out, _ = judged({"prompt_ids": PROMPT, "ids": wrong}, "--json")
     assert code == 1
-    (departure,) = json.loads(out)["departures"]
+    document = json.loads(out)
+    assert document["trials"] == 1, "as many as --trials says"
+    (departure,) = document["departures"]
     assert (departure["place"], departure["token"], departure["ours"]) == (2, 5, tokens[2])
     assert departure["token_text"] == TOKENIZER.token_text(5)
     assert departure["ours_text"] == TOKENIZER.token_text(tokens[2])

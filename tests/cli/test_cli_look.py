@@ -19,7 +19,14 @@ from support.commands import answer, assert_one_error_line, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt.cli.output import in_bits, painted, print_table, quoted_token
+from tiedgpt.cli.output import (
+    ProgressBar,
+    in_bits,
+    painted,
+    print_predictions,
+    print_table,
+    quoted_token,
+)
 from tiedgpt.study import reports
 
 PROMPT = "abcdefgh"
@@ -290,6 +297,16 @@ def test_the_table_of_params(run, checkpoint, monkeypatch):
         assert row == [label, f"{few:,}", f"{many:,}", difference, share]
 
 
+def test_the_bar_of_a_score_ends_with_the_tokens_of_all_heads(run, untied, monkeypatch):
+    calls = []
+    monkeypatch.setattr(ProgressBar, "add", lambda bar, n: calls.append((bar.total, n)))
+    for head, count in (("tied", 1), ("both", 2)):
+        calls.clear()
+        output(run, "score", "-m", untied, "--head", head, stdin=TEXT.encode())
+        assert {total for total, _ in calls} == {count * len(TEXT_IDS)}
+        assert sum(n for _, n in calls) == count * len(TEXT_IDS)
+
+
 def test_the_parts_of_an_answer_by_both_heads(run, untied):
     """Each has a heading, and an empty line before it."""
     line = ("-m", untied, "--head", "both")
@@ -431,6 +448,30 @@ def test_columns_that_do_not_fit_the_terminal_are_below(monkeypatch, capsys, wid
     monkeypatch.setenv("COLUMNS", str(width))
     print_table([("x", "aaaa", "bbbb", "cccc")])
     assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_a_label_has_16_columns_at_least(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table([("aaaa bbbb cccc dddd", "1" * 12)])
+    assert capsys.readouterr().out.splitlines() == ["aaaa bbbb cccc", f"{'dddd':16}  {'1' * 12}"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "unit", "header", "row"),
+    [
+        (41, "bits", "  bits  token           likeliest others", "     -  'bbbbbbbbbb..."),
+        (40, "bits", "  bits  token", "     -  'bbbbbbbbbb..."),
+        (41, "logprob", "logprob  token", "      -  'bbbbbbbbbb..."),
+        (20, "bits", "  bits  token", "     -  'bbbbbbbb..."),
+        (10, "bits", "  bits  token", "     -  'bb..."),
+    ],
+)
+def test_the_columns_of_a_listing(monkeypatch, capsys, columns, unit, header, row):
+    """6 or 7 for the number, 14 to 6 for the token, and 17 for each other token that fits."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    tokenizer = tiedgpt.Tokenizer([], {"b" * 30: 256})
+    print_predictions(tokenizer, unit, [(256, None)])
+    assert capsys.readouterr().out.splitlines() == [header, row]
 
 
 COLOURS = [  # bits, what begins the text on a terminal

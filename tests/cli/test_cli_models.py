@@ -11,7 +11,7 @@ import pytest
 from support import loopback_hub
 from support.commands import answer, assert_one_error_line, output
 from support.loopback_hub import visible_files
-from support.models import SMALL, random_model
+from support.models import CONFIG, SMALL, random_model
 
 import tiedgpt
 from tiedgpt.cli import os_error_message
@@ -153,6 +153,16 @@ def test_the_calculator_without_a_total(run):
     assert document["saving_percent"] is None
 
 
+@pytest.mark.parametrize(("total", "has_both"), [("399", False), ("400", True)])
+def test_the_calculator_takes_a_total_for_that_of_an_untied_model_if_it_can_be(
+    run, total, has_both
+):
+    """Two matrices of 50 x 4 have 400 numbers."""
+    out = " ".join(output(run, "params", "--vocab", "50", "--dim", "4", "--total", total).split())
+    assert (f", 50.0% of an untied model of {total} (33.3% if" in out) == has_both
+    assert f"if {total} is the tied one" in out
+
+
 # list
 
 
@@ -239,6 +249,14 @@ def test_tokenize_prints_a_line_for_each_token(run, checkpoint):
         f"{first_byte:>6}  b'\\xc3'",
         f"{second_byte:>6}  b'\\xa9'",
     ]
+
+
+def test_tokenize_shows_a_long_token_whole(run, save):
+    letters = "a" * 100
+    path = save("long", random_model(CONFIG), tiedgpt.Tokenizer([], {letters: 256}))
+    assert (
+        output(run, "tokenize", "-m", path, "--allow-special", letters) == f"   256  {letters!r}\n"
+    )
 
 
 def test_tokenize_json(run, checkpoint):

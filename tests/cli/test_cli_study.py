@@ -196,6 +196,14 @@ def test_study_fits_narrow_terminals_with_the_same_numbers(capsys, two_reports, 
     assert len(wide) >= 4 * 9, "each of four models has at least nine such numbers"
 
 
+def test_names_leave_35_columns_for_the_labels(capsys, two_reports, monkeypatch):
+    """Of 80, so each of two models has 20, and two spaces before them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    print_reports([{**report, "model": 60 * "x"} for report in two_reports])
+    header, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == 2 * [20 * "x"]
+
+
 def numbers_in(table):
     """The cells with three decimals, sorted, because a narrow table has another order."""
     return sorted(word for word in table.split() if re.fullmatch(r"[-\d,]*\d\.\d\d\d", word))
@@ -325,6 +333,14 @@ def test_study_of_a_text_with_too_few_frequent_tokens(run, checkpoint):
     assert "All tokens, by A" in out
     assert "Frequent tokens, " not in out
     assert "mlp0" not in out
+
+
+def test_study_of_too_many_different_tokens(run, checkpoint, text_file, monkeypatch):
+    monkeypatch.setattr("tiedgpt.study.reports.solved_paths", lambda *_: {})
+    (report,), err = study(run, checkpoint, "--corpus", text_file)
+    assert "note: " in err
+    assert "has too many different tokens to solve for the best W_U" in err
+    assert report["missing"] is None
 
 
 def test_study_of_a_model_with_a_context_of_one_token(run, save, text_file):

@@ -1,6 +1,7 @@
 """`tiedgpt train`: output, files, signals, --resume, kills."""
 
 import codecs
+import io
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from copy import deepcopy
 from dataclasses import replace
@@ -226,6 +228,22 @@ def test_on_a_terminal_there_is_a_bar(tmp_path, corpus):
         "tiedgpt: note: stopped after step",
     ):
         assert any(line.startswith(beginning) for line in lines), lines
+
+
+def test_the_bar_begins_at_what_is_done_and_each_evaluation_at_0(
+    resume, short_run, tmp_path, monkeypatch
+):
+    shutil.copytree(short_run, tmp_path / "model")
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert resume("--steps", "10")[0] == 0
+    shown = screen.buffer.getvalue().decode()
+    assert "| 6/10 [" in shown
+    assert "| 0/10 [" not in shown
+    percents = [int(percent) for percent in re.findall(r"held out: (\d+)%", shown)]
+    assert len(percents) > 1
+    assert max(percents) == 100
 
 
 @pytest.mark.parametrize(("lr", "has_note"), [("30", True), ("0.003", False)])

@@ -6,6 +6,7 @@ What it says of wrong GPT-2s is in test_compare_mistakes.py and test_compare_dia
 import json
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from support.wrong_gpt2s import named
 import tiedgpt
 from tiedgpt import GPT2, compare, from_state_dict
 from tiedgpt.checkpoints.json_files import STRICT_JSON
-from tiedgpt.comparison.places import ReportRow, compare_arrays, few_digits
-from tiedgpt.comparison.recording import read_arrays
+from tiedgpt.comparison.places import ReportRow, compare_arrays, digits_of, few_digits
+from tiedgpt.comparison.recording import read_arrays, returned_logits
 from tiedgpt.errors import ArgumentError
 from tiedgpt.pytest_plugin import tiny_gpt2  # noqa: F401
 from tiedgpt.testing import TINY, assert_same_gpt2, random_model
@@ -238,21 +239,23 @@ def test_unsigned_ids_have_the_report_of_signed_ones():
     assert str(report) == str(compare(model, theirs, ids))
 
 
-@pytest.mark.parametrize("padding", [1e5, np.inf, np.nan])
-def test_a_token_that_is_not_in_the_vocabulary_is_not_chosen(padding):
-    """A greedy program takes the largest logit, whatever its column."""
+@pytest.mark.parametrize(("column", "padding"), [(0, 1e5), (1, 1e5), (1, np.inf), (1, np.nan)])
+def test_a_token_that_is_not_in_the_vocabulary_is_not_chosen(column, padding):
+    """A greedy program takes the largest logit, whatever its column. The first place is named."""
     model = MODELS["tiny"]
     ids = some_ids(model)
     V = model.config.vocab_size
+    token = V + column
     logits = np.concatenate([model(ids), np.full((*ids.shape, 2), -100.0)], axis=-1)
-    logits[0, 3, V + 1] = padding
+    logits[0, 3, token] = padding
+    logits[1, 5, token] = padding
     report = compare(model, logits, ids)
     assert report.same is False
-    assert report.first.first_wrong == (0, 3, V + 1)
+    assert report.first.first_wrong == (0, 3, token)
     assert (report.first.name, report.first.expected) == ("logits", -np.inf)
     np.testing.assert_equal(report.first.yours, padding)
     (sentence,) = report.diagnosis
-    assert f"yours chooses token {V + 1}, which the vocabulary of {V} has not" in sentence
+    assert f"yours chooses token {token}, which the vocabulary of {V} has not" in sentence
     assert "none is the largest" not in str(report)
 
 
@@ -438,12 +441,23 @@ def test_numbers_that_are_not_printed_with_few_digits(changed):
 def test_printing_moves_a_number_by_half_a_unit_of_the_last_digit(size, words):
     """If rounding alone moves numbers as far, nothing is said of the digits."""
     ours = size * np.random.default_rng(0).uniform(0.2, 0.9, size=50)
+    ours[7] = 0
     unit = 1e-3 * size
     theirs = np.round(ours / unit) * unit
     sentence, half = few_digits(theirs, ours, 0.9 * unit / 2)
     assert f"no more than {words}" in sentence
     assert half == pytest.approx(unit / 2)
     assert few_digits(theirs, ours, 1.01 * unit / 2) == ("", 0.0)
+
+
+def test_how_many_digits_numbers_have():
+    """At most six are few. Fewer than ten different numbers may end with zeros by chance."""
+    numbers = np.random.default_rng(0).uniform(0.2, 0.9, size=10)
+    assert digits_of(numbers.round(3)) == (3, "decimals")
+    assert digits_of(np.append(numbers[:9], numbers[0]).round(3)) is None
+    assert digits_of(1e-5 * numbers.round(3)) == (3, "digits")
+    assert digits_of(numbers.round(6)) == (6, "decimals")
+    assert digits_of(numbers.round(7)) is None
 
 
 def test_gradients_with_few_digits_are_told_to_have_more():
@@ -529,6 +543,16 @@ BAD_ARRAYS = [
         id="another-shape",
     ),
     pytest.param(
+        {"mlp.0.pre": np.zeros((21, 100))},
+        r"mlp.0.pre has shape \(21, 100\); expected \(2, 21, 100\)$",
+        id="one-text-of-two",
+    ),
+    pytest.param(
+        {"logits": np.zeros((2, 21, 210))},
+        r"logits has shape \(2, 21, 210\); expected \(2, 21, 211\)$",
+        id="a-token-less",
+    ),
+    pytest.param(
         {"embed": np.array(["a"])}, "'embed' must be an array of floats, got <U1", id="text"
     ),
     pytest.param(
@@ -575,6 +599,16 @@ def test_bad_arrays(theirs, message):
     model = MODELS["tiny"]
     with pytest.raises(ArgumentError, match=message):
         compare(model, theirs, some_ids(model))
+
+
+def test_the_logits_among_what_a_gpt2_returns():
+    """An array without axes is a loss."""
+    logits = np.ones((2, 3))
+    loss = np.array(0.5)
+    for returned in (logits, {"logits": logits}, SimpleNamespace(logits=logits), (loss, logits)):
+        assert returned_logits(returned) is logits
+    for returned in (loss, [logits], (), (loss, None), {"loss": loss}):
+        assert returned_logits(returned) is None
 
 
 def test_a_model_that_is_a_text():
@@ -771,7 +805,8 @@ def test_the_command_on_a_right_gpt2(compared, prompt, tmp_path):
     np.savez(tmp_path / "right.npz", ids=prompt, **tape_of(MODELS["shakespeare"], prompt))
     code, out, _ = compared("right.npz")
     assert code == 0
-    assert out.splitlines()[-1].startswith("all agree (")
+    count = len(tape_of(MODELS["shakespeare"], prompt))
+    assert out.splitlines()[-1] == f"all agree ({count} compared; 0 activations were not given)"
 
 
 def test_the_command_on_a_wrong_gpt2(compared, prompt, tmp_path):

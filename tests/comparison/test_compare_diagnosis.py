@@ -14,7 +14,14 @@ from support.wrong_gpt2s import in_linear
 from tiedgpt import compare
 from tiedgpt.comparison import diagnosis
 from tiedgpt.comparison.mistakes import MISTAKES, rounded
-from tiedgpt.comparison.places import Scope, Trial, compute_activations, kind_of, sentence_of
+from tiedgpt.comparison.places import (
+    Scope,
+    Trial,
+    compare_arrays,
+    compute_activations,
+    kind_of,
+    sentence_of,
+)
 from tiedgpt.errors import ArgumentError
 
 SLOW = pytest.mark.slow
@@ -163,6 +170,21 @@ def test_a_mistake_that_is_known_before_one_that_is_not():
     assert report.note == "mlp.0.post differs then, too: correct this first, and compare again"
 
 
+def test_small_differences_that_add_up_are_a_difference():
+    """Each activation agrees if it is computed from theirs, and not if it is from the ids."""
+    ours = np.random.default_rng(0).uniform(0.2, 0.9, size=50)
+    theirs = ours + 0.1
+    agrees = compare_arrays("logits", ours, ours, ours)
+    differs = compare_arrays("logits", theirs, ours, ours)
+    comparison = SimpleNamespace(
+        theirs={"logits": theirs},
+        rows=lambda given, planted: ([agrees if given else differs], {"logits": ours}),
+        names=["logits"],
+    )
+    found = diagnosis.diagnose(comparison, [], progress=lambda *counts: None, most_trials=9)
+    assert found.sentences == ["logits: this is none of the known mistakes"]
+
+
 def test_two_mistakes_that_cannot_be_told_apart():
     """There are two tokens. A mask that shows the first one its next token hides nothing."""
     ids = some_ids(TWO_LAYERS, B=1, T=2)
@@ -261,6 +283,10 @@ def test_how_mistakes_are_described():
     assert note == "these are 2 mistakes: correct them in this order; note c; note a"
     sentences, _ = described([1e-6, np.inf])  # the other number agrees
     assert sentences[0] == "embed: perhaps yours has c"
+    difference = some_difference(x, x, np.ones(2))
+    for count, correct in ((1, "correct this first"), (2, "correct these 2 first, in this order")):
+        _, note = diagnosis.describe_mistakes(comparison, difference, found[:count], ["logits"])
+        assert note == f"logits differs then, too: {correct}, and compare again"
     assert diagnosis.joined_by_or(["embed: yours is yours "] * 2) == [
         "embed: yours is yours ",
         "embed: or yours is yours ",

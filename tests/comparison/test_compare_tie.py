@@ -74,6 +74,8 @@ def test_an_untied_model_has_the_two_gradients():
     gradients = {"wte.weight": as_embedding, "lm_head.weight": as_output}
     report = compare(MODEL.untie("copy"), gradients, IDS, TARGETS)
     assert report.first is None
+    order_of_the_backward_pass = ["lm_head.weight", "wte.weight"]
+    assert [row.name for row in report.rows] == order_of_the_backward_pass
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from support.wrong_gpt2s import exact_gelu, is_later, softmax
 import tiedgpt
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, compare_tokens
 from tiedgpt.cli.compare import print_mistakes
-from tiedgpt.comparison.token_files import ids_of_text, read_greedy_file
+from tiedgpt.comparison.mistakes import MISTAKES
+from tiedgpt.comparison.token_files import Splitter, ids_of_text, read_greedy_file
 from tiedgpt.comparison.tokens import (
     ALL_ZERO,
     QUANTISED,
@@ -24,6 +25,7 @@ from tiedgpt.comparison.tokens import (
     Search,
     Text,
     defect_notes,
+    notes_of,
     refuse_drawn_tokens,
     rounding_of,
     sentence_of,
@@ -418,6 +420,39 @@ def test_a_departure_is_of_the_first_defect_and_a_tie_of_the_widest_gap():
         assert ("this model ends the text there, and yours goes on" in notes) == (second == 9)
 
 
+@pytest.mark.parametrize(
+    ("verdict", "found", "note"),
+    [
+        ("identical", [], "none gives these tokens"),
+        ("identical", ["a"], "1 gives them, too; the logits tell"),
+        ("tie-break", ["a", "b"], "2 give them, too; the logits tell"),
+        ("defect", [], "none gives these tokens: give the logits"),
+        ("defect", ["a"], "1 gives these tokens; the logits tell more"),
+        ("defect", ["a", "b"], "2 give these tokens; the logits tell more"),
+    ],
+)
+def test_how_many_mistakes_give_the_tokens_is_said(verdict, found, note):
+    text = Text.of(TWO_LAYERS, [1, 2], [3, 4], "float32")
+    departures = [some_departure(0, 5.0)] if verdict == "defect" else []
+    search = Search(found, tried=3, all=5)
+    first, second, *_ = notes_of(verdict, text, departures, search)
+    cannot_tell = "these tokens cannot tell: " if found and verdict != "defect" else ""
+    assert first == f"{cannot_tell}of 3 known mistakes, planted in all layers, {note}"
+    assert second == "2 more were not planted: --trials 5 (in Python, trials=5)"
+    all_planted = notes_of(verdict, text, departures, Search(found, tried=5, all=5))
+    assert not any("more were not planted" in line for line in all_planted)
+
+
+def test_in_half_precision_rounded_numbers_are_no_mistake():
+    reports = {
+        precision: compare_tokens(TWO_LAYERS, [1, 2], [3], precision, trials=0)
+        for precision in ("float32", "float16")
+    }
+    rounded = {mistake.sentence for mistake in MISTAKES if "rounded to" in mistake.sentence}
+    fewer = reports["float32"]["all_trials"] - reports["float16"]["all_trials"]
+    assert fewer >= len(rounded) > 0
+
+
 def test_a_token_is_the_best_within_rounding():
     """Rounding grows with the logits, but is never less than that of the right ones.
 
@@ -529,6 +564,22 @@ def test_the_temperatures_of_drawn_tokens():
     refuse([(mean + 1) / 3, 0, 0, (2 - mean) / 3])  # as likely
 
 
+def test_four_departures_are_too_few_to_look_drawn():
+    logits = np.array([0.4, 0.0])  # two tokens with the probabilities 0.6 and 0.4
+    for departing, is_refused in ((4, False), (5, True)):
+        tokens = [0] * 7 + [1] * departing
+        text = SimpleNamespace(logits=np.tile(logits, (len(tokens), 1)), tokens=tokens)
+        if is_refused:
+            refuses(
+                "5 of the 12 tokens are not the likeliest",
+                refuse_drawn_tokens,
+                text,
+                error=ArgumentError,
+            )
+        else:
+            refuse_drawn_tokens(text)
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=SLOW) for seed in (1, 2, 3))])
 def test_drawn_tokens_are_refused(seed):
     tokens = list(tiedgpt.generate(SHAKESPEARE, PROMPT, 40, seed=seed))
@@ -638,6 +689,28 @@ def test_white_space_is_looked_for_up_to_the_end_of_the_context():
     model = model_that_writes(space, n_ctx=4)
     for prompt in ([1, 2, 3], [1, 2, 3, 4]):
         assert ids_of_text(model, tokenizer, prompt, "ab") == ([ab], [])
+
+
+def test_a_prompt_of_padding_alone_begins_no_text():
+    """Its tokens have no bytes, with which each text begins."""
+    ab, padding = 256, 259
+    tokenizer = Tokenizer([("a", "b")])
+    assert ids_of_text(model_that_writes(64), tokenizer, [padding], "ab") == ([ab], [])
+
+
+@pytest.mark.parametrize(("spaces", "is_refused"), [(1, True), (4, True), (5, False)])
+def test_a_text_may_lack_four_tokens_of_white_space(spaces, is_refused):
+    a, space = 64, 220
+
+    class Written(Splitter):
+        def best_after(self, ids):
+            return ([space] * spaces + [a])[: len(ids) + 1]
+
+    splitter = Written(model_that_writes(a), Tokenizer([]), prompt=[1], ids=[a, a])
+    if is_refused:
+        refuses("removed white space", splitter.refuse_a_stripped_text, error=ArgumentError)
+    else:
+        splitter.refuse_a_stripped_text()
 
 
 def test_a_text_is_not_followed_past_the_context():

@@ -23,6 +23,8 @@ from tiedgpt.comparison.vector_mistakes import (
     ENCODERS,
     RIGHT_WORDS,
     Vocabulary,
+    adamw_results,
+    gradient_results,
     mistakes_of_steps,
     pattern_without,
     step_results,
@@ -489,6 +491,80 @@ def test_tokens_of_0_alone_name_a_mistake_with_perhaps():
         assert "perhaps" not in line
 
 
+def test_the_wrong_gradients_are_what_their_sentences_say():
+    """In two equal texts each token is looked up twice, and has the same gradient both times."""
+    text, targets = [5, 3, 8, 2], [7, 1, 4, 6]
+    ids, all_targets = [text, text], [targets, targets]
+    tied = random_model().astype(np.float64)
+    _, gradients = loss_and_gradients(tied.untie("copy"), np.array(ids), np.array(all_targets))
+    of_lookup, of_head = gradients["wte.weight"], gradients["lm_head.weight"]
+    right = of_lookup + of_head
+    in_text = np.zeros_like(right)
+    in_text[text] = right[text]
+    expected = {
+        "is 8 times as large: of the sum of the 8 losses, not of their mean": 8 * right,
+        "is 0: nothing flows to it": np.zeros_like(right),
+        "has the other sign": -right,
+        "is that of the embedding, without the output matrix's": of_lookup,
+        "is that of the output matrix, without the embedding's": of_head,
+        "has one lookup of each token, the last: rows are set, not added": of_lookup / 2 + of_head,
+        "is 0 in the rows of tokens that are not in the text": in_text,
+    }
+    results = dict(gradient_results(tied, "wte.weight", ids, all_targets))
+    np.testing.assert_allclose(results.pop(RIGHT_RESULT), right, rtol=0, atol=1e-12)
+    assert results.keys() == {f"yours {sentence}" for sentence in expected}
+    for sentence, array in expected.items():
+        np.testing.assert_allclose(results[f"yours {sentence}"], array, rtol=0, atol=1e-12)
+
+    untied = tied.untie("copy")
+    for parameter, right, other in (
+        ("wte.weight", of_lookup, of_head),
+        ("lm_head.weight", of_head, of_lookup),
+    ):
+        results = dict(gradient_results(untied, parameter, ids, all_targets))
+        np.testing.assert_allclose(results[RIGHT_RESULT], right, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            results["yours is that of the other matrix"], other, rtol=0, atol=1e-12
+        )
+        both = results["yours is the sum of both matrices' gradients, as if they were tied"]
+        np.testing.assert_allclose(both, of_lookup + of_head, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_the_wrong_steps_of_adamw_are_what_their_sentences_say(axes):
+    """In the first step, the averages of g and of g^2 are 0.1 g and 0.05 g^2."""
+    p = np.array([1.0, -2.0, 0.5])
+    g = np.array([0.3, 0.1, -0.2])
+    if axes == 2:
+        p, g = p[None], g[None]
+    settings = {"lr": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 0.01, "weight_decay": 0.5}
+    decay = 0.1 * 0.5 if axes == 2 else 0.0
+
+    def change(g):
+        return 0.1 * g / (abs(g) + 0.01)
+
+    right = p - decay * p - change(g)
+    uncorrected = 0.1 * 0.1 * g / (np.sqrt(0.05) * abs(g) + 0.01)
+    expected = {
+        "is as it was: no step is made": p,
+        "lacks the weight decay": p - change(g),
+        "decays biases and layer norms, too": p - 0.05 * p - change(g),
+        "adds the weight decay to the gradient (L2), as Adam does": p - change(g + 0.5 * p),
+        "lacks the bias correction": p - decay * p - uncorrected,
+        "has eps inside the root": p - decay * p - 0.1 * g / np.sqrt(g**2 + 0.01),
+        "makes two steps, as if the matrix were in the optimizer twice": (
+            right - decay * right - change(g)
+        ),
+        "goes up the gradient": p - decay * p + change(g),
+        "is a step of plain gradient descent": p - decay * p - 0.1 * g,
+    }
+    results = dict(adamw_results(p, g, settings))
+    np.testing.assert_allclose(results.pop(RIGHT_RESULT), right)
+    assert results.keys() == {f"yours {sentence}" for sentence in expected}
+    for sentence, array in expected.items():
+        np.testing.assert_allclose(results[f"yours {sentence}"], array, err_msg=sentence)
+
+
 def test_half_of_the_gradient_is_missing():
     given = CASES["gradient/tied/wte.weight"]["given"]
     untied = VECTORS.models["tied"].untie("copy")
@@ -572,7 +648,7 @@ def test_an_input_among_the_answers_is_not_looked_at():
         ({"encode/split/1": "a1"}, "expected a list of whole numbers"),
         ({"encode/split/1": [[1], [1, 2]]}, "expected a list of whole numbers"),
         ({"decode/1": None}, "expected a list of whole numbers"),
-        ({"decode/1": [300]}, "expected a text, or a list of its bytes"),
+        ({"decode/1": [256]}, "expected a text, or a list of its bytes"),
     ],
 )
 def test_wrong_answers_of_another_kind_are_refused(answers, message):
@@ -591,7 +667,8 @@ def test_a_directory_without_its_list_of_cases_is_refused(tmp_path):
         ("logits/tied", [[1.0]], "the shape is (1, 1), expected (2, 9, 67)"),
         ("steps/tied", [], "the shape is (0,), expected (4, 67)"),
         ("greedy/tied/1", [1, 2], "2 tokens, expected 40"),
-        ("greedy/tied/1", [999] * 40, "999 is no token: the vocabulary has 67"),
+        ("greedy/tied/1", [67] * 40, "67 is no token: the vocabulary has 67"),
+        ("greedy/tied/1", [-1] * 40, "-1 is no token: the vocabulary has 67"),
         ("gradient/tied/wte.weight", [[math.nan]], "the shape is (1, 1), expected (67, 24)"),
         ("encode/split/1", [], "'11 111' is []"),
     ],
@@ -610,13 +687,25 @@ def test_nan_is_wrong_in_each_case(name):
     assert judge({name: answer})["wrong"] == 1
 
 
-def test_decoded_bytes_are_an_answer():
-    name = "decode/1"
-    ids = CASES[name]["given"]["ids"]
-    data = VECTORS.tokenizers["shakespeare"].decode_bytes(ids)
+@pytest.mark.parametrize("case", of_kind("decode"), ids=lambda case: case["name"])
+def test_decoded_bytes_are_an_answer(case):
+    name = case["name"]
+    ids = case["given"]["ids"]
+    data = VECTORS.tokenizers[case["given"]["vocabulary"]].decode_bytes(ids)
     assert judge({name: list(data)})["right"] == 1
+    assert judge({name: np.array(list(data), np.uint8)})["right"] == 1
     assert judge({name: data.decode(errors="replace")})["right"] == 1
-    assert judge({name: data.decode(errors="ignore")})["wrong"] == 1
+
+
+def test_decoded_bytes_that_are_no_character_are_not_left_out():
+    ids = CASES["decode/1"]["given"]["ids"]
+    data = VECTORS.tokenizers["shakespeare"].decode_bytes(ids)
+    assert judge({"decode/1": data.decode(errors="ignore")})["wrong"] == 1
+
+
+def test_whole_numbers_are_numbers():
+    answer = np.ones(np.shape(RIGHT["batch/tied"]), np.uint8)
+    assert judge({"batch/tied": answer})["wrong"] == 1
 
 
 def test_the_assertion():

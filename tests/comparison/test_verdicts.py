@@ -195,7 +195,8 @@ def test_activations_without_logits(names):
     text = str(report)
     assert text.startswith("logits: not compared\n")
     assert "all agree" not in text
-    assert f"what was compared agrees ({len(names)} compared; " in text
+    counts = f"({len(names)} compared; {len(tape) - len(names)} activations were not given)"
+    assert f"what was compared agrees {counts}" in text
     with pytest.raises(AssertionError, match=NOT_ENOUGH + "logits: not compared\n"):
         assert_same_gpt2(given, MODEL, IDS)
 
@@ -332,6 +333,14 @@ def test_two_arrays_of_one_activation_are_both_compared(wrong):
     report = compare(MODEL, given, IDS, trials=0)
     assert report.same is False
     assert report.diagnosis[-1] == "final: yours are two, 'ln_f' and 'final', and they differ"
+
+
+def test_two_arrays_of_one_activation_that_rounding_alone_tells_apart():
+    tape = tape_of(MODEL, IDS)
+    given = {"ln_f": tape["final"] * np.float32(1 + 1e-7), "final": tape["final"]}
+    report = compare(MODEL, given, IDS)
+    assert [row.name for row in report.rows] == ["final", "final, 'ln_f'"]
+    assert (report.first, report.diagnosis) == (None, [])
 
 
 # tiedgpt compare

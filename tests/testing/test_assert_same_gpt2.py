@@ -23,6 +23,18 @@ def test_by_default_two_texts_of_the_random_model_are_compared():
     assert shapes[0] == (2, TINY.n_ctx)
 
 
+def test_by_default_texts_have_at_most_64_tokens():
+    model = random_model(replace(TINY, n_ctx=70, n_layer=1))
+    shapes = []
+
+    def theirs(ids):
+        shapes.append(np.shape(ids))
+        return model(ids)
+
+    assert_same_gpt2(theirs, model)
+    assert shapes[0] == (2, 64)
+
+
 def test_another_epsilon_is_another_gpt2():
     model = random_model()
     other = replace(model.config, layer_norm_epsilon=1e-6)
@@ -48,6 +60,9 @@ def test_activations_without_logits_are_not_enough():
         AssertionError, match=r"^not enough was compared to say that it is the same"
     ):
         assert_same_gpt2({"embed": tape["embed"]}, model, ids)
+    of_model = r"the same GPT-2 as tiedgpt\.testing\.random_model\(\), since no model was given\n"
+    with pytest.raises(AssertionError, match=of_model):
+        assert_same_gpt2({"embed": tape["embed"]}, ids=ids)
 
 
 def test_every_parameter_of_the_random_model_matters():

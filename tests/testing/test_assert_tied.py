@@ -16,7 +16,7 @@ from tiedgpt import GPT2
 from tiedgpt.errors import ArgumentError
 from tiedgpt.gpt2.parameters import parameter_shapes, unflatten
 from tiedgpt.testing import TINY, assert_tied, random_model, tie
-from tiedgpt.testing.tie import check_columns
+from tiedgpt.testing.tie import check_columns, two_batches
 from tiedgpt.training.optimizer import AdamW
 
 V = 13  # tokens
@@ -464,6 +464,22 @@ def test_a_batch_of_most_tokens(torch, one_matrix):
     assert_one_matrix(one_matrix, batch=torch.tensor([[1, 2, 3, 9]]))
     with pytest.raises(ArgumentError, match=r"rows of 12 of 13 tokens.*batch= of fewer tokens"):
         assert_one_matrix(one_matrix, batch=torch.arange(12)[None])
+
+
+def test_a_batch_of_half_of_the_tokens(torch, one_matrix):
+    one_matrix.W = torch.nn.Parameter(torch.randn(12, 5))
+    assert_one_matrix(one_matrix, batch=torch.arange(6)[None])
+    with pytest.raises(ArgumentError, match=r"rows of 7 of 12 tokens"):
+        assert_one_matrix(one_matrix, batch=torch.arange(7)[None])
+
+
+def test_up_to_12_tokens_all_over_the_vocabulary_are_read(torch):
+    for V, tokens in ((4, [0]), (13, [0, 4, 8]), (60, [0, 10, 20, 30, 40, 50])):
+        odd, even = two_batches(torch.zeros(V, 1))
+        assert odd.unique().tolist() == [token + 1 for token in tokens]
+        assert even.unique().tolist() == tokens
+        assert even.shape == (len(tokens), 6)
+        assert even[:, -1].unique().tolist() == tokens, "each is the last of one sequence"
 
 
 NOTHING = {

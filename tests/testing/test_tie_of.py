@@ -274,6 +274,7 @@ def test_what_could_be_no_output_matrix():
         "classifier.weight": np.ones((2, D), np.float32),
         "pooler.dense.weight": np.ones((D, D), np.float32),
         "labels.weight": np.ones((3, V), np.float32),
+        "two_rows_more.weight": np.ones((V + 2, D), np.float32),
         "model.position_embeddings.weight": matrix(),
         "model.layers.0.mlp.up_proj.weight": matrix(),
         "model.layers.0.mlp.up_proj.qweight": np.ones((V, D), np.int32),

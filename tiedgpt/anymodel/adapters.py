@@ -1,8 +1,8 @@
 """What an adapter of PEFT changes of the matrices of a tied model, and what a merge makes of it.
 
 PEFT 0.21.2 was measured with transformers 5.24: 74 small tied models, each with adapters of
-several kinds, merged, saved and loaded again. Encoder-decoder models, and heads with a bias, came
-out in another way than the others: of them, only what is added by LoRA is known.
+several kinds, merged, saved and loaded again. Encoder-decoder models, and models whose head has a
+bias, gave other results: what a merge makes of these is known only if LoRA adds to a matrix.
 """
 
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, adapter_tensors
-from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
+from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER
 from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import FLOATS, Tensor
 from ..errors import CheckpointError, short_repr
@@ -52,7 +52,7 @@ class AdapterReport:
     changed: list[str] = field(default_factory=list)  # of "embedding" and "head"
     conflict: str = ""
     not_known: str = ""  # why it is not known what becomes of the tie
-    mends: list[dict[str, Any]] = field(default_factory=list)  # at most one, as those of mends.py
+    mends: list[dict[str, Any]] = field(default_factory=list)  # at most one: mends.describe_mend
 
 
 def adapter_report(
@@ -62,7 +62,7 @@ def adapter_report(
     tied: bool,
     not_measured: dict[str, str],
 ) -> AdapterReport:
-    """What the adapter beside a model here makes of its tie. One on the hub is not asked for.
+    """What the adapter in a model's folder makes of the tie. On the hub, none is looked for.
 
     tied: whether config.json or transformers says so. An untied model has no tie to lose.
     not_measured: version of transformers -> why it is not known how it loads the model with this
@@ -75,23 +75,23 @@ def adapter_report(
         adapter_config = model.folder.json(ADAPTER) if tensors else {}
     except CheckpointError:  # Opened.adapter says that it cannot be read
         return AdapterReport()
-    if "5" in not_measured:
+    if "5" in not_measured:  # the version with which PEFT was measured
         return AdapterReport(may_be_changed(tensors, known), not_known=not_measured["5"])
     changes = changes_of(tensors, known)
     changed = [matrix for matrix, tensor_of in changes.items() if tensor_of]
     if not changed or not tied:
         return AdapterReport(changed)
     which = " and ".join(f"the {matrix}" for matrix in changed)
-    is_usual = has_usual_head(model, known, matrices)
+    is_usual = has_usual_head(model, known, matrices)  # no third matrix, no bias for each token
     outcome = outcome_of(model, adapter_config, changes, is_usual)
     if outcome == "one":
         return AdapterReport(changed)
     if outcome == "two":
-        return AdapterReport(
-            changed,
+        conflict = (
             f"the model is tied, and the adapter beside it replaces {which}: both together are "
-            f"untied, and {PEFT} merges and saves them so; older versions were not run",
+            f"untied, and {PEFT} merges and saves them so; older versions were not run"
         )
+        return AdapterReport(changed, conflict)
     if outcome == "other logits" and known is not None:
         mends = []
         # The remedy unties the model first. An adapter with ensure_weight_tying computes other
@@ -100,12 +100,11 @@ def adapter_report(
             python = UNTIE_AND_MERGE.format(class_name=known.name)
             text = f"{BEFORE_THE_LINES}\n{python}"
             mends.append({"flags": {}, "python": python, "text": text})
-        return AdapterReport(
-            changed,
+        conflict = (
             f"the model is tied, and the adapter beside it adds to {which}: {PEFT} merges this "
-            "into the one matrix, so both its uses change, and the merged model has other logits",
-            mends=mends,
+            "into the one matrix, so both its uses change, and the merged model has other logits"
         )
+        return AdapterReport(changed, conflict, mends=mends)
     return AdapterReport(
         changed, not_known=f"what a merge of the adapter, which changes {which}, makes of the tie"
     )
@@ -151,16 +150,16 @@ def outcome_of(
     is_usual: whether the head is one with which all changes were measured.
     """
     ways = {way for tensor_of in changes.values() for way in tensor_of}
-    if ways == {"adds"}:
+    if ways == {"adds"}:  # what is added for one use is merged into the matrix of both uses
         return "other logits"
     if len(ways) > 1 or not is_usual:
         return ""
     [way] = ways
-    embedding, head = (tensor_of.get(way) for tensor_of in changes.values())
+    embedding, head = changes["embedding"].get(way), changes["head"].get(way)
     is_equal = False
     if embedding is not None and head is not None and embedding.shape == head.shape:
         if len(embedding.shape) != 2 or not {embedding.dtype, head.dtype} <= set(FLOATS):
-            return ""
+            return ""  # equal_rows compares matrices of floats
         equal, compared = model.equal_rows(embedding, head)
         is_equal = equal == compared
     if way == "replaces" and adapter_config.get("modules_to_save"):
@@ -193,7 +192,7 @@ def changes_of(
     """For the "embedding" and the "head": what is done to it (ENDS) -> a tensor that does it."""
     changes: dict[str, dict[str, Tensor]] = {"embedding": {}, "head": {}}
     for name, tensor in tensors.items():
-        if IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
+        if IN_A_LAYER.search(name):
             continue
         for way, end in ENDS.items():
             module = re.sub(f"{end}$", "", name)
@@ -210,7 +209,8 @@ def may_be_changed(tensors: Mapping[str, Tensor], known: ModelClass | None) -> l
 
     A matrix may be changed if any part of a tensor's name is that of the matrix's module.
     """
-    parts = {part for name in tensors if not IN_A_LAYER.search(name) for part in name.split(".")}
+    outside_layers = [name for name in tensors if not IN_A_LAYER.search(name)]
+    parts = {part for name in outside_layers for part in name.split(".")}
     return [
         matrix for matrix, last_names in names_of_modules(known).items() if parts & set(last_names)
     ]

@@ -18,7 +18,7 @@ from .matrices import SIZE, Matrices
 Report = dict[str, Any]
 NOT_MEASURED = "config.json has a setting that was not measured"
 
-# Stored in older files, and in those of other programs, but no parameters: masks, tables of angles.
+# Tensors of older files, and of other programs, that are no parameters: masks, tables of angles.
 # (What transformers stores today is measured: kinds.json.)
 OLD_BUFFER = re.compile(r"(masked_bias|causal_mask|rope\.freqs|inv_freq|position_ids)$")
 CAUSAL_MASK = re.compile(r"(attn|attention)\.bias$")  # with four axes
@@ -38,47 +38,60 @@ def count_stored(
     buffers = frozenset(name for each in all_classes() for name in each.buffers)
     absent_prefix = ""
     copies: dict[str, str] = {}  # a tensor that may be stored twice -> the name that is counted
+    separate: tuple[str, ...] = ()  # copies that are parameters of an untied model
     stored = matrices.stored
     if known is not None and matrices.name_set is not None:
         # `buffers` are names with the usual prefix, which these tensors may lack.
         absent_prefix = known.absent_prefixes[matrices.name_set]
-        buffers, copies = known.buffers, known.copies
+        buffers, copies, separate = known.buffers, known.copies, known.separate
         # A matrix that is never tied is counted like any other tensor.
-        names = known.names[matrices.name_set]
-        never_tied = {names[number] for number in known.never_tied}
+        never_tied = {known.names[matrices.name_set][number] for number in known.never_tied}
         stored = [matrix for matrix in stored if matrix.name not in never_tied]
-    is_unknown = known is not None and not known.is_counted
-    if is_unknown or not stored or matrices.quantised:
+    if not stored or matrices.quantised or (known is not None and not known.is_counted):
         return None
+
+    # All tensors but the matrices
     of_matrices = {matrix.name for matrix in stored}
-    total = 0
+    others = 0
     for name, tensor in tensors.items():
         is_counted_elsewhere = name in of_matrices or copies.get(name) in tensors
         if is_counted_elsewhere or is_buffer(absent_prefix + name, tensor, buffers):
             continue
         if tensor.dtype not in FLOATS:  # a quantised model may pack several numbers into one
             return None
-        total += prod(tensor.shape)
+        others += prod(tensor.shape)
+
+    # The matrices, of which some are one in a tied model
     sizes = [prod(matrix.shape) for matrix in stored]
     if len(set(sizes)) > 1:  # an embedding and a head of different shapes can never be one
-        return counts(tied=total + sum(sizes), matrix=0)
-    # An untied model has an embedding and a head; an encoder and a decoder may have one each, too.
-    count_untied = max(len(stored), 2)
-    count_tied = 1
-    has_all = len(stored) == len(matrices.stored)  # the state is one of these matrices
-    if known is not None and state is not None and has_all:
-        name_set = matrices.name_set or 0
-        # Where a number of matrices is not known (None), the usual one stays.
-        count_untied = min(count_untied, known.count_untied(name_set, state) or count_untied)
-        # If the flag says tied, and the head in the files equals the embedding.
-        with_equal_head = state[0] * 2 + state[2:]
-        count_tied = min(count_untied, known.count_in_memory(name_set, "t", with_equal_head) or 1)
-    difference = (count_untied - count_tied) * sizes[0]
+        return counts(tied=others + sum(sizes), only_untied=0)
+    if len(stored) < len(matrices.stored):
+        state = None  # it has letters of matrices that are never tied, too
+    name_set = matrices.name_set or 0  # 0, the usual names, for names that the class does not have
+    count_untied, count_tied = matrices_in_memory(len(stored), known, name_set, state)
+    only_untied = (count_untied - count_tied) * sizes[0]
     # Some copies are parameters of their own in an untied model: BERT has the head's bias twice.
-    separate = known.separate if copies and known is not None else ()
-    only_untied = [tensors[copies[name]] for name in separate if copies[name] in tensors]
-    difference += sum(prod(tensor.shape) for tensor in only_untied)
-    return counts(tied=total + count_tied * sizes[0], matrix=difference)
+    originals = [tensors[copies[name]] for name in separate if copies[name] in tensors]
+    only_untied += sum(prod(tensor.shape) for tensor in originals)
+    return counts(tied=others + count_tied * sizes[0], only_untied=only_untied)
+
+
+def matrices_in_memory(
+    stored: int, known: ModelClass | None, name_set: int, state: str | None
+) -> tuple[int, int]:
+    """How many matrices are in memory of an untied model, and of a tied one.
+
+    stored: how many the files have. state: that of the files; None if it is not known.
+    """
+    # An untied model has an embedding and a head; an encoder and a decoder may have one each, too.
+    untied, tied = max(stored, 2), 1
+    if known is not None and state is not None:
+        # Where it was not measured (None), the usual number stays.
+        untied = min(untied, known.count_untied(name_set, state) or untied)
+        # The files of the tied model have a head that equals the embedding.
+        with_equal_head = state[0] * 2 + state[2:]
+        tied = min(untied, known.count_in_memory(name_set, "t", with_equal_head) or tied)
+    return untied, tied
 
 
 def is_buffer(name: str, tensor: Tensor, measured: frozenset[str]) -> bool:
@@ -105,8 +118,8 @@ def count_from_config(config: dict[str, Any], layers: dict[str, Any] | None = No
     V, D, L, H, kv_heads, K, F = sizes_like_llama(config, layers["optional"])
     if any(config.get(name) != value for name, value in layers["fixed"].items()):
         raise CheckpointError(NOT_MEASURED)
-    layer = layers["norms"] * D + 3 * D * F  # the norms; gate, up and down
-    layer += 2 * D * H * K + 2 * D * kv_heads * K  # q and o, k and v
+    layer = layers["norms"] * D + 3 * D * F  # the gains of the norms; gate, up and down
+    layer += 2 * D * H * K + 2 * D * kv_heads * K  # q and o; k and v
     if layers["qkv_biases"]:
         layer += (H + 2 * kv_heads) * K
     if layers["head_norms"]:  # one gain [K] for all heads of q, and one for those of k
@@ -120,11 +133,11 @@ def count_from_config(config: dict[str, Any], layers: dict[str, Any] | None = No
         of_mlp = 2 * F + D  # gate, up and down
         layer += of_attention if name == "attention_bias" else of_mlp
     final_norm = D
-    return counts(tied=V * D + L * layer + final_norm, matrix=V * D)
+    return counts(tied=V * D + L * layer + final_norm, only_untied=V * D)
 
 
 def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> list[int]:
-    """V, D, layers, heads, heads of k and v, K and F. Raises CheckpointError for what is no size.
+    """V, D, layers, heads, heads of k and v, K and F. Raises CheckpointError if one is no size.
 
     optional: the fields that config.json may lack. Without "head_dim" it is D / H, and without
     "num_key_value_heads" there are as many as heads of q.
@@ -154,9 +167,13 @@ def sizes_like_llama(config: dict[str, Any], optional: list[str]) -> list[int]:
     return list(sizes.values())
 
 
-def counts(tied: int, matrix: int) -> Report:
-    """The parameters "tied" and "untied", their bytes, and what a tie saves: `matrix`."""
+def counts(tied: int, only_untied: int) -> Report:
+    """The parameters "tied" and "untied", their bytes in two dtypes, and what a tie saves.
+
+    only_untied: how many parameters only the untied model has.
+    """
+    untied = tied + only_untied
     report: Report = {}
-    for head, total in (("tied", tied), ("untied", tied + matrix)):
+    for head, total in (("tied", tied), ("untied", untied)):
         report[head] = {"total": total, "bytes": 4 * total, "bytes_bfloat16": 2 * total}
-    return {**report, **tie_saves(tied=tied, untied=tied + matrix)}
+    return {**report, **tie_saves(tied=tied, untied=untied)}

@@ -28,7 +28,7 @@ ROWS_AT_A_PLACE = 4
 class HubModel:
     """A language model of any kind on the hub, as checkpoints.Opened is one on this machine."""
 
-    config_json: dict[str, Any]  # what it holds
+    config_json: dict[str, Any]  # the content of config.json
     repository: Repository
 
     @property
@@ -56,7 +56,7 @@ class HubModel:
         """What the headers of the files say; None if there is no safetensors."""
         saved = fetch_header(self.repository, WEIGHTS)
         index = fetch_json(self.repository, INDEX) if saved is None else None
-        if index is None:
+        if index is None:  # one file has all tensors, or there is none
             return saved
         label = self.repository.label
         tensors: dict[str, Tensor] = {}
@@ -68,8 +68,8 @@ class HubModel:
                 raise CheckpointError(f"{label} has no {file}, which {INDEX} names (404)")
             tensors |= header.tensors
             metadata += header.metadata
-        stored = {name: tensor.file.name for name, tensor in tensors.items()}
-        check_that_files_agree(stored.items(), weight_map, f"{label}/{INDEX}")
+        file_of = {name: tensor.file.name for name, tensor in tensors.items()}
+        check_that_files_agree(file_of.items(), weight_map, f"{label}/{INDEX}")
         return SavedFile(tensors, metadata=metadata)
 
     def equal_rows(self, one: Tensor, other: Tensor, rounded: bool = False) -> tuple[int, int]:
@@ -97,8 +97,8 @@ AnyModel = Opened | HubModel
 def open_any(source: str, weights: bool = True) -> AnyModel:
     """The model of a directory, a file of weights, a config.json, or a name of the hub.
 
-    weights: False if a folder with config.json alone will do for a name. Raises CheckpointError for
-    what is none of these, and for a config.json that cannot be read.
+    weights: False if config.json is enough. Then a name finds a folder here without weights, too.
+    Raises CheckpointError for another source, and for a config.json that cannot be read.
     """
     try:
         _, path = find_model(source, weights=weights, fetch=False)
@@ -128,7 +128,7 @@ def open_any(source: str, weights: bool = True) -> AnyModel:
 
 def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
     """The object of a JSON file of a repository; None if it has no such file."""
-    answer = repository.read_range(file, 0, MAX_TEXT)
+    answer = repository.read_range(file, start=0, stop=MAX_TEXT)
     if answer is None:
         return None
     content, size = answer
@@ -140,16 +140,16 @@ def fetch_json(repository: Repository, file: str) -> dict[str, Any] | None:
 
 def fetch_header(repository: Repository, file: str) -> SavedFile | None:
     """What the header says of a safetensors file of a repository; None if it has no such file."""
-    answer = repository.read_range(file, 0, 8)
+    answer = repository.read_range(file, start=0, stop=8)  # the length of the header
     if answer is None:
         return None
     first_bytes, size = answer
     path = Path(repository.label, file)
     end = 8 + int.from_bytes(first_bytes, "little")
-    # read_header refuses a header that is not fetched, because it is too long.
     content = first_bytes
+    # A header that is too long is not fetched: read_header refuses it by its length.
     if end <= min(size, 8 + MAX_HEADER):
-        content += fetch_part(repository, path, 8, end)
+        content += fetch_part(repository, path, start=8, stop=end)
     tensors, metadata = read_header(path, content, size, MAX_HEADER)
     return SavedFile(tensors, metadata=[metadata])
 

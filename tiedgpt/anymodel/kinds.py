@@ -68,68 +68,79 @@ class ModelClass:
         Files with an absent prefix, and an unusual name of the head alone, are read by
         transformers, and may not be by others.
         """
-        has_rule = len(self.names[0]) == 2 and self.name.endswith(HAVE_A_RULE)
-        is_usual_embedding = self.names[name_set][0] == self.names[0][0]
-        has_unusual_head = name_set != 0 and is_usual_embedding
-        return has_rule and not self.absent_prefixes[name_set] and not has_unusual_head
+        has_two_matrices = len(self.names[0]) == 2
+        usual_embedding, embedding = self.names[0][0], self.names[name_set][0]
+        has_unusual_head_alone = name_set != 0 and embedding == usual_embedding
+        return (
+            has_two_matrices
+            and self.name.endswith(HAVE_A_RULE)
+            and not self.absent_prefixes[name_set]
+            and not has_unusual_head_alone
+        )
 
     def wrapper(self, version: str) -> str:
-        """The beginning of a name with which a tensor makes the embedding random; "" without one.
+        """The prefix by which a version of transformers takes a file for one of a larger model.
 
-        A file with such a tensor is one of a larger model for that version of transformers: it
-        reads only what begins so. This was measured with a head of such a name.
+        If the name of one tensor has the prefix, that version reads only the tensors that have it.
+        "" if no prefix was measured to have this effect.
         """
         embedding, head = self.names[0][:2]
         for names, rule in zip(self.names, self.rules.get(version, ()), strict=False):
-            is_head_alone = names[0] == embedding and names[1].endswith(f".{head}")
-            if rule is None or not is_head_alone:
+            # In this set of names, the head has a prefix, and the embedding its usual name.
+            has_prefix_at_head = names[0] == embedding and names[1].endswith(f".{head}")
+            if rule is None or not has_prefix_at_head:
                 continue
-            beginning = names[1].removesuffix(f".{head}")
-            readings = [item for by_state in rule.values() for item in by_state.items()]
-            is_random = any(
-                "." not in state[:2] and reading.startswith("?") for state, reading in readings
+            prefix = names[1].removesuffix(f".{head}")
+            items = [item for by_state in rule.values() for item in by_state.items()]
+            # The embedding is stored, and was not read.
+            is_ignored = any(
+                "." not in state[:2] and reading.startswith("?") for state, reading in items
             )
-            if is_random and not embedding.startswith(beginning):
-                return beginning
+            if is_ignored and not embedding.startswith(prefix):
+                return prefix
         return ""
 
     @cached_property
     def never_tied(self) -> frozenset[int]:
         """The numbers of the matrices, after the first two, that no reading makes one with another.
 
-        Such a matrix may have another vocabulary, as that of a model of proteins beside the text.
+        Such a matrix may have another vocabulary: that of proteins, beside one of a text.
         """
-        found = set(range(2, len(self.names[0])))
-        rules = [rule for rules in self.rules.values() for rule in rules if rule is not None]
-        by_states = [by_state for rule in rules for by_state in rule.values()]
-        readings = {reading for by_state in by_states for reading in by_state.values()}
-        for reading in readings - {"!"}:
+        never_tied = set(range(2, len(self.names[0])))
+        readings = {reading for version in self.rules for reading in self.all_readings(version)}
+        for reading in readings - {"!"}:  # an error says nothing of a tie
             roots = [root(reading, number) for number in range(len(reading))]
-            found -= {number for number in found if roots.count(roots[number]) > 1}
-        return frozenset(found)
+            never_tied -= {number for number in never_tied if roots.count(roots[number]) > 1}
+        return frozenset(never_tied)
+
+    def all_readings(self, version: str) -> set[str]:
+        """The readings of a version of transformers in all states that were measured."""
+        rules = [rule for rule in self.rules.get(version, ()) if rule is not None]
+        by_states = [by_state for rule in rules for by_state in rule.values()]
+        return {reading for by_state in by_states for reading in by_state.values()}
 
     def count_untied(self, name_set: int, state: str) -> int | None:
-        """The number of matrices in memory if a state has another head and the flag says untied.
+        """The number of matrices in memory of the untied model with these files; None: not known.
 
-        Copies that an encoder and a decoder have in files may be one there. None if it is not
-        known.
+        The untied model has a head of its own, so this is the number for a state whose head differs
+        from all other matrices. Equal matrices of an encoder and a decoder may be one in memory.
         """
-        letters = list(state)
+        values = list(state)
         if state[1] == "." or state.count(state[1]) > 1:  # no head, or one that equals another
-            letters[1] = "another head"
-        new_letters = {".": "."}  # a measured state has a, b, c in this order
-        for letter in letters:
-            new_letters.setdefault(letter, "abcdefgh"[len(new_letters) - 1])
-        with_another_head = "".join(new_letters[letter] for letter in letters)
+            values[1] = "another head"
+        # A measured state has the letters a, b, c in this order.
+        different = dict.fromkeys(value for value in values if value != ".")
+        letter_of = {".": ".", **dict(zip(different, "abcdefgh", strict=False))}
+        with_another_head = "".join(letter_of[value] for value in values)
         return self.count_in_memory(name_set, "f", with_another_head)
 
     def count_in_memory(self, name_set: int, flag: str, state: str) -> int | None:
         """The number of matrices in memory, if the flag at each place is `flag`, "t" or "f".
 
-        As the newest version of transformers has it; for "t", the newest that ties the head. None
-        if it is not known.
+        It is that of the newest version of transformers that reads the state. For "t", a version
+        that ties the head goes before a newer one that does not. None if it is not known.
         """
-        newest = None
+        counts_untied = []  # of versions that do not tie the head, the newest first
         for version in reversed(VERSIONS):
             reading = self.reading(version, name_set, flag * len(self.places), state)
             if reading is None or reading == "!":
@@ -137,8 +148,8 @@ class ModelClass:
             count = len({root(reading, number) for number in range(len(reading))})
             if flag == "f" or is_tied(reading):
                 return count
-            newest = newest or count
-        return newest
+            counts_untied.append(count)
+        return counts_untied[0] if counts_untied else None
 
     def default(self, place: str) -> bool | None:
         """The flag at a place of config.json that has none.
@@ -178,6 +189,7 @@ def model_class(config: Fields) -> ModelClass | None:
     classes = load_kinds()["kinds"].get(kind, {})
     name = named_class(config)
     if config.get("architectures") in (None, []):
+        # "auto": AutoModelForCausalLM takes this class for the kind.
         usual = [each for each, entry in classes.items() if entry["auto"] or len(classes) == 1]
         name = usual[0] if len(usual) == 1 else None
     return read_class(kind, name) if name in classes else None
@@ -197,6 +209,7 @@ def read_class(kind: str, name: str) -> ModelClass:
     content = load_kinds()
     entry = content["kinds"][kind][name]
     rules: dict[str, list[dict[str, dict[str, str]] | None]] = {}
+    # Classes that are read alike have one rule in the file: an entry has its number.
     for version, numbers in entry["rules"].items():
         rules[version] = [
             None if number is None else content["rules"][number] for number in numbers
@@ -239,11 +252,11 @@ def fields_at(config: Fields, place: str) -> Fields:
     {'vocab_size': 9}
     """
     fields: Any = config
-    for name in place.split(".") if place else ():
+    for name in place.split(".") if place else ():  # "" is the top: config.json itself
         fields = fields.get(name)
         if not isinstance(fields, dict):
             return {}
-    return fields if isinstance(fields, dict) else {}
+    return fields
 
 
 def value_at(config: Fields, place: str) -> Any:
@@ -274,13 +287,13 @@ def by_rule(tied: bool | None, state: str) -> str | None:
     """
     if tied is None:
         return None
-    if tied:
+    if tied:  # the head is not read: without the embedding there is no matrix
         return "!" if state.startswith(".") else "a0"
     return "!" if "." in state else state
 
 
 def in_words(reading: str | None) -> str | None:
-    """A reading in words.
+    """What a reading (at the top of this module) says of the tie, in words; None for None.
 
     >>> in_words("a0"), in_words("a?"), in_words("?a"), in_words("aa"), in_words("?0")
     ('tied', 'random head', 'random embedding', 'untied', 'random')
@@ -290,7 +303,8 @@ def in_words(reading: str | None) -> str | None:
     if reading == "!":
         return "error"
     values = values_of(reading)
-    if values.startswith("??") or "?" in values[2:]:  # both, or one of an encoder or a decoder
+    # Both are random, or a matrix of an encoder or a decoder is.
+    if values.startswith("??") or "?" in values[2:]:
         return "random"
     if values[1] == "?":
         return "random head"
@@ -300,7 +314,7 @@ def in_words(reading: str | None) -> str | None:
 
 
 def values_of(reading: str) -> str:
-    """The letter of the values of each matrix in memory.
+    """A reading with the letter of its values for each matrix, also for one that is another.
 
     >>> values_of("a0"), values_of("ab02"), values_of("!")
     ('aa', 'abaa', '!')
@@ -314,7 +328,7 @@ def root(reading: str, number: int) -> int:
     >>> root("ab1", 2), root("ab1", 0)
     (1, 0)
     """
-    while reading[number].isdigit():
+    while reading[number].isdigit():  # this matrix is the one with that number
         number = int(reading[number])
     return number
 
@@ -340,7 +354,7 @@ def agree(readings: Collection[str]) -> bool:
 
 
 def what_is_lost(reading: str, state: str, names: Sequence[str]) -> str:
-    """What is lost of a state with this reading; "" for nothing. names: those of the matrices.
+    """What a program with this reading loses of the files; "" for nothing. names: of the matrices.
 
     >>> names = ["wte.weight", "lm_head.weight"]
     >>> what_is_lost("a0", "ab", names), what_is_lost("a?", "a.", names)
@@ -354,5 +368,6 @@ def what_is_lost(reading: str, state: str, names: Sequence[str]) -> str:
         random = [use for use, value in zip(uses, values, strict=True) if value == "?"]
         return f"makes {' and '.join(dict.fromkeys(random))} random"
     stored = [(letter, name) for letter, name in zip(state, names, strict=True) if letter != "."]
+    # A matrix is kept if its values are in memory, at whatever place.
     lost = [name for letter, name in stored if letter not in values]
     return f"drops {' and '.join(lost)}" if lost else ""

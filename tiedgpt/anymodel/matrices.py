@@ -80,12 +80,12 @@ def find_matrices(
     by_ends = find_by_ends(config, tensors)
     if known is None:
         return by_ends
-    found = find_by_class(config, tensors, known)
-    if found.stored or found.misfits or not by_ends.stored:
-        return found
-    # A matrix may have a name that the class does not look for.
+    by_class = find_by_class(config, tensors, known)
+    if by_class.stored or by_class.misfits or not by_ends.stored:
+        return by_class
+    # The matrices have names that the class does not look for.
     of_matrices = {matrix.name for matrix in by_ends.stored}
-    by_ends.possible_others = [name for name in found.unclear if name not in of_matrices]
+    by_ends.possible_others = [name for name in by_class.unclear if name not in of_matrices]
     return by_ends
 
 
@@ -98,10 +98,11 @@ def find_by_class(
     """The matrices by the names that were measured. None is found if no set of them fits."""
     modules = by_module(tensors)
     name_set = find_name_set(known, tensors, modules)
+    found = Matrices([None] * len(known.names[0]), name_set=name_set)
     if name_set is None:
-        return Matrices([None] * len(known.names[0]))
+        return found
     names = known.names[name_set]
-    found = Matrices([None] * len(names), name_set=name_set)
+    # A tensor by a name of another set may be a matrix, too.
     unclear = {name for each in known.names for name in each if name in tensors} - set(names)
     of_matrices = set(names)  # names of tensors that are a matrix, or a part of a quantised one
     shape: tuple[int, ...] | None = matrix_shape(config)
@@ -122,9 +123,11 @@ def find_by_class(
         if number in known.never_tied:  # it may be of another vocabulary, and have another shape
             continue
         # A third matrix can be one with the head, so it has the head's size.
-        if misfit := describe_misfit(config, known.sizes[min(number, 1)], matrix):
+        embedding_or_head = min(number, 1)
+        if misfit := describe_misfit(config, known.sizes[embedding_or_head], matrix):
             unclear.add(matrix.name)
             found.misfits.append(misfit)
+    # Any other tensor with the shape of a matrix may be one, unless it is a buffer.
     absent_prefix = known.absent_prefixes[name_set]  # the names in known.buffers have it
     for name, tensor in tensors.items():
         is_buffer = pattern(absent_prefix + name) in known.buffers
@@ -143,15 +146,15 @@ def find_name_set(
     lm_head.qweight and lm_head.scales.
 
     In some sets the names lack a prefix: a model that was saved without its head has
-    "embed_tokens.weight" in place of "model.embed_tokens.weight". Such a set does not count if the
-    name of a tensor begins so. transformers 4 asks for "model", without the dot.
+    "embed_tokens.weight" in place of "model.embed_tokens.weight". Such a set does not count if a
+    tensor has the prefix.
     """
     best = None
     most = 0
     for name_set, names in enumerate(known.names):
         count = sum(name in tensors or name.rpartition(".")[0] in modules for name in names)
-        beginning = known.absent_prefixes[name_set].removesuffix(".")
-        if beginning and any(name.startswith(beginning) for name in tensors):
+        prefix = known.absent_prefixes[name_set].removesuffix(".")  # so transformers 4 asks for it
+        if prefix and any(name.startswith(prefix) for name in tensors):
             continue
         if count > most:
             best, most = name_set, count
@@ -161,14 +164,14 @@ def find_name_set(
 def describe_misfit(
     config: dict[str, Any], places: tuple[str | None, str | None], matrix: Tensor
 ) -> str:
-    """Both shapes, if a matrix has not the one that config.json says; "" if it has.
+    """What is wrong with the shape of a matrix, by config.json; "" for nothing.
 
     places: where config.json has V and D, such as "vocab_size"; None where that was not measured.
     """
     shape = " x ".join(f"{size:,}" for size in matrix.shape) or "one number"
     if len(matrix.shape) != 2 or prod(matrix.shape) == 0:
         return f"the shape of {matrix.name} is {shape}, not that of a matrix [V, D]"
-    usual = matrix_shape(config) or (None, None)
+    usual = matrix_shape(config) or (None, None)  # V and D at the usual places of config.json
     wrong = []
     for axis, (size, place) in enumerate(zip(matrix.shape, places, strict=True)):
         expected = value_at(config, place) if place is not None else usual[axis]
@@ -186,36 +189,37 @@ def describe_misfit(
 def find_by_ends(config: dict[str, Any], tensors: dict[str, Tensor]) -> Matrices:
     """The two matrices, by the ends of their names and their shape."""
     shape = matrix_shape(config) or shape_of_embedding(tensors)
-    outside_layers = {}
+    candidates = {}  # outside the layers, without biases and tables of positions and the like
     for name, tensor in tensors.items():
         is_bias = name.rpartition(".")[2] == "bias"
         if not (is_bias or IN_A_LAYER.search(name) or OTHER_TABLE.search(name)):
-            outside_layers[name] = tensor
+            candidates[name] = tensor
     found: dict[str, list[Tensor]] = {"embedding": [], "head": []}
     unclear = []
     quantised = set()
-    for module, parts in by_module(outside_layers).items():
+    for module, parts in by_module(candidates).items():
         weight = parts.get("weight") or next(iter(parts.values()))
         is_quantised = weight.dtype not in FLOATS or any(part in QUANTISED for part in parts)
         last_name = module.rpartition(".")[2]
+        # The shape of a quantised weight is not [V, D]: several numbers are packed into one.
         if last_name in EMBEDDINGS + HEADS and (is_quantised or weight.shape == shape):
             found["embedding" if last_name in EMBEDDINGS else "head"].append(weight)
             if is_quantised:
                 quantised.add(weight.name)
         elif any(could_be_matrix(part.name, part, shape, padded=True) for part in parts.values()):
             unclear += [tensor.name for tensor in parts.values()]
-    for candidates in found.values():
-        if len(candidates) > 1:  # which of them is meant is not clear
-            unclear += [tensor.name for tensor in candidates]
-            candidates.clear()
-    embedding, head = (candidates[0] if candidates else None for candidates in found.values())
+    for same_use in found.values():
+        if len(same_use) > 1:  # which one is the embedding, or the head, is not clear
+            unclear += [tensor.name for tensor in same_use]
+            same_use.clear()
+    embedding, head = (same_use[0] if same_use else None for same_use in found.values())
     if embedding is not None and head is not None:
-        unclear = []  # no other tensor can be one of the two
+        unclear = []  # no other tensor can be the embedding or the head
     return Matrices([embedding, head], quantised, sorted(unclear))
 
 
 def by_module(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """module -> part -> tensor.
+    """The tensors by the name of their module, then by the last part of their name.
 
     >>> by_module({"transformer.wte.weight": 1, "lm_head.weight": 2, "lm_head.bias": 3})
     {'transformer.wte': {'weight': 1}, 'lm_head': {'weight': 2, 'bias': 3}}
@@ -239,10 +243,11 @@ def shape_of_embedding(tensors: dict[str, Tensor]) -> tuple[int, ...] | None:
 def could_be_matrix(
     name: str, tensor: Tensor, shape: tuple[int, ...] | None, padded: bool = False
 ) -> bool:
-    """Whether a tensor could be one of the two matrices [V, D], or one that is transposed.
+    """Whether a tensor could be the embedding or the head, [V, D], or one of them transposed.
 
     padded: also one of width D with more than V rows.
     """
+    # A layer's matrix may have the shape by chance, and a table of positions, too.
     if shape is None or IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
         return False
     V, D = shape
@@ -271,36 +276,39 @@ class Comparison:
     state: str | None  # None: not known
     equal_rows: int | None = None  # of the embedding and the head
     compared_rows: int | None = None
-    # Two differ in the files, and are equal in bfloat16 or float16: what they are in memory depends
-    # on the dtype of the model.
+    # Whether two differ in the files, and are equal in bfloat16 or float16. transformers 5 compares
+    # them in the dtype of the model, which a program chooses: whether they are one is not known.
     equal_if_rounded: bool = False
 
 
 def compare_matrices(model: AnyModel, matrices: Matrices) -> Comparison:
     """Which matrices are stored, and which of them are equal. Quantised ones are not compared."""
     if matrices.unclear or not matrices.stored:
-        return Comparison(None)
+        return Comparison(state=None)
     state = ""
     equal_if_rounded = False
-    seen: list[tuple[str, Tensor]] = []  # the letter of each matrix before this one
+    earlier: list[tuple[str, Tensor]] = []  # the matrices before this one, each with its letter
     equal_rows = compared_rows = None
     for number, matrix in enumerate(matrices.tensors):
         if matrix is None:
             state += "."
             continue
         if matrix.name in matrices.quantised:
-            return Comparison(None)
-        letter = "abcdefgh"[len({letter for letter, _ in seen})]  # a new one, if none is equal
-        for other_letter, other in seen:
+            return Comparison(state=None)
+        # The next letter, if no earlier matrix is equal
+        letter = "abcdefgh"[len({letter for letter, _ in earlier})]
+        for earlier_letter, other in earlier:
             if other.shape != matrix.shape:
                 continue
             equal, compared = model.equal_rows(other, matrix)
             if number == 1:  # the head, and `other` is the embedding
                 equal_rows, compared_rows = equal, compared
             if equal == compared:
-                letter = other_letter
+                letter = earlier_letter
                 break
-            equal_if_rounded |= model.equal_rows(other, matrix, rounded=True)[0] == compared
-        seen.append((letter, matrix))
+            equal, _ = model.equal_rows(other, matrix, rounded=True)  # in bfloat16 or float16
+            if equal == compared:
+                equal_if_rounded = True
+        earlier.append((letter, matrix))
         state += letter
     return Comparison(state, equal_rows, compared_rows, equal_if_rounded)

@@ -112,8 +112,7 @@ class Opened:
         else:
             self.weights_file = path
 
-        # What config.json holds; {} if there is none
-        self.config_json: dict[str, Any] = {}
+        self.config_json: dict[str, Any] = {}  # {} if there is no config.json
         config_path = self.folder.path / self.config_file
         if config_path.is_file():
             try:

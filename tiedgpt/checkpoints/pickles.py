@@ -511,17 +511,14 @@ def _located(name: str, stored: StoredTensor, start: int, path: Path, memory: mm
     is_expanded = any(
         axis > 1 and stride == 0 for axis, stride in zip(stored.shape, stored.strides, strict=True)
     )
+    named = f"tensor {short_repr(name)} of shape {short_repr(stored.shape)}"
+    numbers = f"{short_repr(storage.size)} numbers"
     if is_expanded and size > storage.size:
         raise CheckpointError(
-            f"{path}: tensor {short_repr(name)} of shape {short_repr(stored.shape)} is expanded "
-            f"from {short_repr(storage.size)} numbers, which is not read: save its contiguous()"
+            f"{path}: {named} is expanded from {numbers}, which is not read: save its contiguous()"
         )
     if is_too_long or size > storage.size or (size > 0 and last >= storage.size):
-        raise damaged(
-            path,
-            f"tensor {short_repr(name)} of shape {short_repr(stored.shape)} is not in its storage "
-            f"of {short_repr(storage.size)} numbers",
-        )
+        raise damaged(path, f"{named} is not in its storage of {numbers}")
     # Without values, the offset is not checked above, and may lead anywhere.
     first_byte = start + (stored.offset * storage.itemsize if size > 0 else 0)
     return Tensor(

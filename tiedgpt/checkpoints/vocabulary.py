@@ -144,10 +144,9 @@ def read_tokenizer(directory: Path | Folder, config: Config | None = None) -> To
     if DECODER not in settings:  # where it is, transformers reads no other file
         others |= {name: files.json(name) for name in (ADDED, SPECIAL_TOKENS_MAP)}
     says_more = any(others.values())  # most folders have none of these files
-    mentions = []
     if says_more:
         check_settings(settings, folder, has_json)
-        mentions = list(mentions_in(others))
+    mentions = list(mentions_in(others)) if says_more else []
 
     if has_json:
         vocabulary = read_tokenizer_json(files, settings)

@@ -177,7 +177,7 @@ class Command(NamedTuple):
 def find_command(name: str) -> Command:
     """A command of COMMANDS, in a module of its own or in one that several share."""
     module = import_module(f".{COMMANDS[name]}", __name__)
-    if hasattr(module, "run"):
+    if hasattr(module, "run"):  # the module has this command alone
         return Command(module.__doc__ or "", module.add_arguments, module.run)
     run = getattr(module, f"run_{name}")
     page = inspect.getdoc(run) or ""  # under `python -OO` there are no docstrings
@@ -213,7 +213,8 @@ def print_help() -> None:
     lines = []
     for command in COMMANDS:
         summary = find_command(command).page.partition("\n")[0]
-        # The summary's indent is that of its later lines too, so that only commands stand left.
+        # A summary begins in column 13, after a command of up to 9 characters, and so do its
+        # later lines.
         beside = fill(f"{'':13}{summary}").lstrip()
         lines.append(f"  {command:9}  {beside}")
     print(fill(HELP).format(commands="\n".join(lines)))

@@ -104,24 +104,25 @@ def run_check(args: argparse.Namespace) -> None:
 
 
 def print_reports(reports: Sequence[Report]) -> None:
-    """Print what is to be said of each model, and a table with a column for each."""
+    """Print the verdict on each model and its mends, then a table with a column for each."""
     names = [one_line(report["model"]) for report in reports]
     for name, report in zip(names, reports, strict=True):
         for answer in answers(report):
             print(fill(f"{name}: {one_line(answer)}"))
         for mend in report["mends"]:
-            prose, _, code = mend["text"].partition("\n")
-            unbroken = prose.replace('": ', '":\N{NO-BREAK SPACE}')  # a flag and its value
+            prose, _, code = mend["text"].partition("\n")  # a line for people, then Python, if any
+            # A flag and its value stay on one line.
+            unbroken = prose.replace('": ', '":\N{NO-BREAK SPACE}')
             print(fill(f"  {unbroken}").replace("\N{NO-BREAK SPACE}", " "))
             if code:  # never wrapped or indented, so that it can be pasted
                 print(code)
-    for not_looked_at in dict.fromkeys(report["not_looked_at"] for report in reports):
+    for not_looked_at in dict.fromkeys(report["not_looked_at"] for report in reports):  # each once
         if not_looked_at is not None:
             print(fill(f"Not looked at: {not_looked_at}."))
     print()
     rows: list[Cells] = [("", *names)]
     for label, *cells in rows_of_fields(FIELDS, [in_words(report) for report in reports]):
-        rows.append((label, *(one_line(cell) for cell in cells)))  # the files' own names
+        rows.append((label, *(one_line(cell) for cell in cells)))  # names in files may be any text
     print_table(rows)
 
 
@@ -147,6 +148,7 @@ def in_words(report: Report) -> Report:
         "others": report["others"] or "not known",
         "wasted_bytes": report["wasted_bytes"] or None,
     }
+    # "without_class" has the fields of the versions of transformers without the class.
     words |= dict.fromkeys(report["without_class"], "no such class")
     more_names = [matrix["name"] for matrix in report["more"] if matrix is not None]
     words["more_names"] = ", ".join(more_names) or None
@@ -156,7 +158,7 @@ def in_words(report: Report) -> Report:
     compared = report["compared_rows"]
     if compared is not None:
         words["equal_rows"] = f"{report['equal_rows']:,} of {compared:,}"
-        if compared < matrix["shape"][0]:
+        if compared < matrix["shape"][0]:  # of a model on the hub, few rows are read
             words["equal_rows"] += " sampled"
     if report["holds"] == "equal" and report["wasted_bytes"] == 0:
         words["holds"] = "one, by two names"
@@ -257,15 +259,16 @@ def count_model(source: str | None) -> Report:
     name = source
     if name is None:
         name = os.environ.get(DEFAULT_MODEL) or "gpt2"
-    config = known_config(name)
+    config = known_config(name)  # a known name needs no files
     if config is None:
         try:
             model: Opened | HubModel = open_any(name, weights=False)
-        except CheckpointError:  # that of open_model names the variable of the name
+        except CheckpointError:
+            # open_model raises again. Its error says if the name is that of the environment.
             model = open_model(source, weights=False)
         if model.config_json.get("model_type", "gpt2") != "gpt2":
             return size_report(name, model)
-        if isinstance(model, HubModel):
+        if isinstance(model, HubModel):  # a GPT-2: all files but the weights are downloaded
             model = open_model(source, weights=False)
         config = model.config
         if model.has_weights:
@@ -341,7 +344,7 @@ def print_counts(title: str, report: Mapping[str, Any], share: str, with_shares:
     print()
     rows = rows_of_counts(report)
     if not with_shares:
-        rows = [row[:-1] for row in rows]
+        rows = [row[:-1] for row in rows]  # all columns but the last
     print_table(rows)
     print()
     tied = short(report["tied"]["total"], "#.4g")
@@ -358,7 +361,8 @@ def rows_of_counts(report: Mapping[str, Any]) -> list[Cells]:
     for group in tied.get("groups", ()):
         counts[group] = (tied["groups"][group], untied["groups"][group])
     counts["total"] = (tied["total"], untied["total"])
-    rows: list[Cells] = [("parameters", "tied", "untied", "difference", "of untied")]  # its share
+    # The last column has the share of a group in the untied model.
+    rows: list[Cells] = [("parameters", "tied", "untied", "difference", "of untied")]
     for label, (by_tied, by_untied) in counts.items():
         sizes = [shown("parameters", size) for size in (by_tied, by_untied)]
         difference = shown("parameters", by_untied - by_tied, "+")
@@ -384,6 +388,6 @@ def short(n: int, form: str = ".1f") -> str:
         size /= 1000
         rounded = f"{size:{form}}"
         text = f"{rounded}{letter}"
-        if float(rounded) < 1000:
+        if float(rounded) < 1000:  # else 999,950 would be 1000.0K, not 1.0M
             break
     return text

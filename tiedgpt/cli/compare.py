@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError("--precision goes with --tokens: arrays are compared in float32")
     if given == [""]:  # Path("") is the working directory
         raise ArgumentError("'' is not the name of a file")
-    check_file_name(given[0])
+    check_file_name(given[0])  # refuses NUL, and half of a surrogate pair
     if args.tokens is not None:
         run_tokens(args)
         return
@@ -96,7 +96,7 @@ def run_arrays(args: argparse.Namespace) -> None:
     """Compare the arrays of a file."""
     arrays = read_arrays(Path(args.file))
     ids = arrays.pop("ids", None)
-    targets = arrays.pop("targets", None)
+    targets = arrays.pop("targets", None)  # the rest are activations, and gradients with targets
     if ids is None:
         raise ArgumentError(
             f"{args.file} has no `ids`: add the token ids that the other model read"
@@ -144,9 +144,10 @@ def run_tokens(args: argparse.Namespace) -> None:
         tokenizer = opened.tokenizer
     prompt = file.prompt
     if isinstance(prompt, str):
-        prompt = needed_tokenizer(tokenizer).encode(prompt, special="token")
+        prompt = needed_tokenizer(tokenizer).encode(prompt, special="token")  # raises without one
     tokens = file.continuation
-    notes = [f"{text!r} is not looked at: its ids are" for text in file.unread]
+    # A file may have a text and its ids: then the ids are read.
+    notes = [f"{name!r} is not looked at: its ids are" for name in file.unread]
     if isinstance(tokens, str):
         tokens, notes_on_text = ids_of_text(model, tokenizer, prompt, tokens)
         notes += notes_on_text
@@ -178,10 +179,11 @@ class Progress:
         self.start = 0.0
 
     def __call__(self, tried: int, total: int) -> None:
+        """Called before each mistake is planted. tried: how many were planted before it."""
         self.bar.add(1, total)
         if tried == 0:
             self.start = time.monotonic()
-        if tried == TIMED:
+        if tried == TIMED:  # the time of these gives that of all
             seconds = (time.monotonic() - self.start) / TIMED * total
             if seconds > LONG:
                 note(
@@ -263,7 +265,8 @@ def print_mistakes(report: TokensReport) -> None:
 
 def run_vectors(args: argparse.Namespace) -> None:
     """Judge the answers of a file."""
-    report = judge(read_by_name(Path(args.vectors), '{"logits/tied": [[[0.5, ...]]]}'))
+    answers = read_by_name(Path(args.vectors), example='{"logits/tied": [[[0.5, ...]]]}')
+    report = judge(answers)
     if args.json:
         print_json(report)
     else:
@@ -273,7 +276,7 @@ def run_vectors(args: argparse.Namespace) -> None:
 
 
 def print_cases(report: VectorsReport) -> None:
-    """A row for each case, what is wrong with those that are, and the count."""
+    """Print a row for each case, a sentence for each wrong one, the mistakes, and the count."""
     rows: list[Cells] = [("", "")]
     for case in report["cases"]:
         rows.append((case["name"], case["status"]))
@@ -282,7 +285,8 @@ def print_cases(report: VectorsReport) -> None:
     for case in report["cases"]:
         if case["sentence"]:
             print(fill(one_line(f"{case['name']}: {case['sentence']}")))
-    # Mistakes are named from the logits first: two at once are, and in one layer.
+    # The groups of logits come first. Only by logits are two mistakes at once named, or one in a
+    # single layer: it may be why no mistake is known for another group.
     named = [group for group, mistakes in report["mistakes"].items() if mistakes]
     for group, mistakes in report["mistakes"].items():
         if not mistakes and named:

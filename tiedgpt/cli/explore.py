@@ -68,9 +68,10 @@ def run(args: argparse.Namespace) -> None:
     opened = [inputs.open_model(name) for name in names]
     vocabularies = []
     for each in opened:
-        vocab_size = each.config.vocab_size  # first: a file that is none has no tokenizer either
+        # Asked before the tokenizer: the error on a file that is no checkpoint should say that.
+        vocab_size = each.config.vocab_size
         vocabularies.append((each.tokenizer.description(), vocab_size))
-    if vocabularies[0] != vocabularies[-1]:  # the last is the first if there is one
+    if vocabularies[0] != vocabularies[-1]:  # of one model, both are the same
         both = " and ".join(each.name for each in opened)
         raise ArgumentError(f"{both} have different vocabularies; expected the same")
     vocab_size, tokenizer = opened[0].config.vocab_size, opened[0].tokenizer

@@ -147,7 +147,7 @@ def note_settings_of_model(
     """Say which settings of the model's file are not used, and how to use them.
 
     file: generation_config.json, or config.json. given: the settings that the flags give. With
-    greedy, those that change nothing are not named.
+    greedy, settings that change nothing are not named.
     """
     usable = []  # settings and their values
     flags = []  # that give them
@@ -182,7 +182,8 @@ def prompt_ids(
     Raises ArgumentError for a prompt that the model cannot continue, and says which flag may help.
     """
     ids = encode_text(tokenizer, prompt, args.allow_special)
-    # The new tokens have room beside the kept ones, unless they are more than half the context.
+    # The new tokens have room beside the kept ones, unless they are more than half the context. At
+    # least one token is kept, even of a context of one.
     kept = max(config.n_ctx - args.max_new_tokens, config.n_ctx // 2, 1)
     if args.truncate and len(ids) > kept:
         note(f"--truncate drops the first {len(ids) - kept:,} of the prompt's {len(ids):,} tokens")

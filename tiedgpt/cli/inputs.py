@@ -55,8 +55,9 @@ def read_text(file: str | None) -> str:
 
     A byte order mark at its beginning is dropped, with a warning.
 
-    Raises ArgumentError for a file that does not exist, a text that is not UTF-8, and if `file` is
-    None and stdin is a terminal. Raises OSError for a file that cannot be read.
+    Raises ArgumentError for a file that does not exist, for a name that no file can have, for a
+    text that is not UTF-8, and if `file` is None and stdin is a terminal. Raises OSError for a file
+    that cannot be read.
     """
     if file is None and sys.stdin.isatty():
         raise ArgumentError("there is no text: give one, or pipe one in")
@@ -66,7 +67,7 @@ def read_text(file: str | None) -> str:
     if file is None or file == STDIN:
         data = sys.stdin.buffer.read()
     else:
-        check_file_name(file)
+        check_file_name(file)  # refuses NUL, and half of a surrogate pair
         try:
             data = Path(file).read_bytes()
         except FileNotFoundError as error:

@@ -185,7 +185,7 @@ def load_to_untie(opened: Opened, init: str | None) -> GPT2:
 
     init: None keeps such a W_U. Raises ArgumentError if it is untied already.
     """
-    if opened.config.tied:  # as the files are loaded, which config.json may contradict
+    if opened.config.tied:  # the files have no W_U that differs from wte.T
         return inputs.load(opened, "tied")
     if not opened.has_head:
         note(f"config.json of {opened.name} says untied, but there is no W_U: it begins with wte.T")
@@ -285,9 +285,9 @@ def run_resize(args: argparse.Namespace) -> None:
     model = inputs.load(opened, head=None)
     resized = model.resize(args.vocab_size, args.init, seed)
     write_copy(resized, opened, destination)
-    try:  # it warns of tokens that the tokenizer has alone
+    try:  # reading it warns of tokens that the copy does not have
         tokens = read_tokenizer(opened.folder, resized.config).vocab_size
-    except CheckpointError:  # without a tokenizer, the copy has none either
+    except CheckpointError:  # the model has no tokenizer, so the copy has none
         return
     if tokens < resized.config.vocab_size:
         note(f"the tokenizer has {tokens:,} tokens: ids from {tokens} on have no text yet")

@@ -23,6 +23,7 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print the help page. argparse ignores an error here, such as a full disk."""
+        # The parser keeps the lines of a page, those of its examples too: fill the paragraphs here.
         paragraphs = []
         for paragraph in (self.description or "").strip().split("\n\n"):
             paragraphs.append(fill(paragraph.replace("\n", " ")))
@@ -91,8 +92,8 @@ def any_number(argument: str) -> float:
         ) from error
 
 
-def text(argument: str) -> str:
-    """The argparse type of a text: UTF-8, whatever the locale is."""
+def utf8_text(argument: str) -> str:
+    """The argparse type of a text: its bytes are read as UTF-8, whatever the locale is."""
     return os.fsencode(argument).decode("utf-8", "surrogateescape")
 
 
@@ -100,7 +101,7 @@ def stop_text(argument: str) -> str:
     r"""The argparse type of a text that is not empty. \n, \r, \t and \\ in it are escapes."""
     if not argument:
         raise argparse.ArgumentTypeError("expected a text that is not empty")
-    return re.sub(r"\\[nrt\\]", lambda escape: ESCAPES[escape[0]], text(argument))
+    return re.sub(r"\\[nrt\\]", lambda escape: ESCAPES[escape[0]], utf8_text(argument))
 
 
 # Options that several commands have
@@ -111,7 +112,7 @@ COMMON: dict[str, tuple[list[str], dict[str, Any]]] = {  # name: flags, and what
         {
             "metavar": "PROMPT",
             "nargs": "?",
-            "type": text,
+            "type": utf8_text,
             "help": f"the text to continue; {STDIN_TOO}",
         },
     ),

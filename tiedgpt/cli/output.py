@@ -101,7 +101,7 @@ CONTROLS = dict.fromkeys(CONTROL_CODES, "\ufffd")  # as str.translate takes it
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document. A number that JSON has not, such as nan, is null."""
-    with_nan = json.dumps(document)
+    with_nan = json.dumps(document)  # Python writes NaN and Infinity
     print(json.dumps(json.loads(with_nan, parse_constant=lambda _: None)))
 
 
@@ -159,9 +159,10 @@ def quoted_token(tokenizer: "Tokenizer", token: int, limit: int = 24) -> str:
         quoted = repr(data)
     if width(quoted) <= limit:
         return quoted
-    ends = accumulate(width(character) for character in quoted)
-    fitting = sum(end <= limit - 3 for end in ends)  # characters
-    return f"{quoted[:fitting]}..."
+    dots = "..."
+    ends = accumulate(width(character) for character in quoted)  # the columns up to each character
+    fitting = sum(end <= limit - len(dots) for end in ends)  # characters
+    return f"{quoted[:fitting]}{dots}"
 
 
 def width(text: str) -> int:
@@ -197,6 +198,7 @@ def end_of_prompt(prompt: str) -> str:
 # ---- Tables ----
 
 Cells = tuple[str, ...]  # a row: its label, then a cell for each column
+GAP = 2  # spaces before each column
 
 # How a number of a report is printed, by the name of its field: shares with this many decimals of a
 # percent, others in this form. Numbers of other fields have ",", if they are whole, and three
@@ -295,7 +297,7 @@ def print_table(lines: Sequence[str | Cells]) -> None:
     widths = [max(width(cell) for cell in column) for column in columns]
     # A long label is broken where the widest column would not fit beside it, but labels have at
     # least 16 columns, enough for a word.
-    room_for_label = max(16, terminal - 2 - max(widths))
+    room_for_label = max(16, terminal - GAP - max(widths))
     longest_label = max(width(label) for label in labels)
     label_width = min(longest_label, room_for_label)
 
@@ -312,7 +314,7 @@ def print_table(lines: Sequence[str | Cells]) -> None:
                     print(part)
                 row = padded(last_line, label_width)
                 for cell, cell_width in zip(cells[start:end], widths[start:end], strict=True):
-                    row += " " * (2 + cell_width - width(cell)) + cell
+                    row += " " * (GAP + cell_width - width(cell)) + cell
                 print(row.rstrip())
 
 
@@ -325,7 +327,7 @@ def column_groups(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
     start = 0
     while start < len(widths):
         end = start + 1  # one column, even if it does not fit
-        while end < len(widths) and sum(2 + each for each in widths[start : end + 1]) <= room:
+        while end < len(widths) and sum(GAP + each for each in widths[start : end + 1]) <= room:
             end += 1
         yield start, end
         start = end
@@ -345,11 +347,11 @@ def print_predictions(
     and tokens have colours.
     """
     number_width = max(len(unit), 6)  # 6 for "-12.34"
-    room = shutil.get_terminal_size().columns - number_width - 2
-    # The token gets 6 to 14 columns. The others share what is left, each after two spaces.
+    room = shutil.get_terminal_size().columns - number_width - GAP
+    # The token gets 6 to 14 columns. The others share what is left.
     token_width = min(14, max(6, room))
     room_for_others = max(0, room - token_width)
-    fitting = room_for_others // (2 + OTHER)
+    fitting = room_for_others // (GAP + OTHER)
     title = "likeliest others" if fitting > 0 else ""
     print(f"{unit:>{number_width}}  {'token':{token_width}}  {title}".rstrip())
 

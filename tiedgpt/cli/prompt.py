@@ -183,13 +183,13 @@ def add_attribute_arguments(parser: argparse.ArgumentParser) -> None:
         "token",
         metavar="TOKEN",
         nargs="?",
-        type=options.text,
+        type=options.utf8_text,
         help='the text of the next token, with its space: " Paris" (default: the likeliest)',
     )
     parser.add_argument(
         "--against",
         metavar="TOKEN",
-        type=options.text,
+        type=options.utf8_text,
         help="subtract the logit of this token",
     )
     parser.add_argument(
@@ -223,13 +223,13 @@ def run_attribute(args: argparse.Namespace) -> None:
 
     # The input is checked before the weights are read, which takes longer.
     ids = encode_prompt(tokenizer, config, prompt, args.allow_special)
-    token = None  # each head has a likeliest token of its own
+    token = None  # the likeliest one, which may be another by each output matrix
     if args.token is not None:
         token = single_token(tokenizer, config.vocab_size, args.token, args.allow_special)
     against = None
     if args.against is not None:
         against = single_token(tokenizer, config.vocab_size, args.against, args.allow_special)
-    ablation(config, args.ablate)
+    ablation(config, args.ablate)  # raises for a part that the model does not have
 
     loaded = inputs.load_heads(opened, args.head)
     reports = [logit_report(model, tokenizer, ids, token, against, args.ablate) for model in loaded]
@@ -266,7 +266,7 @@ def print_logits(tokenizer: Tokenizer, title: str, reports: list[LogitReport]) -
 
 
 def rows_of_changes(report: LogitReport, names: list[str]) -> list[str | Cells]:
-    """The numbers of each token with and without the parts that --ablate names."""
+    """A caption, and rows with the numbers of each token without --ablate and with it."""
     ablated = report["ablated"]
     rows: list[str | Cells] = [
         f"Ablated (set to 0): {', '.join(ablated['parts'])}",
@@ -274,10 +274,11 @@ def rows_of_changes(report: LogitReport, names: list[str]) -> list[str | Cells]:
     ]
     for name, before, after in zip(names, report["tokens"], ablated["tokens"], strict=True):
         for field in ("logit", "probability", "rank"):
-            numbers = value_at(before, field), value_at(after, field)
-            rows.append(change(f"{field} of {name}", field, *numbers))
-    if len(names) > 1:
-        rows.append(change("difference of logits", "total", report["total"], ablated["total"]))
+            label = f"{field} of {name}"
+            rows.append(change(label, field, value_at(before, field), value_at(after, field)))
+    if len(names) > 1:  # with --against
+        totals = report["total"], ablated["total"]
+        rows.append(change("difference of logits", "total", *totals))
     return rows
 
 

@@ -104,8 +104,7 @@ def run_score(args: argparse.Namespace) -> None:
             print_predictions(tokenizer, "bits", rows)
             print()
     head = reports[0]["head"] if len(reports) == 1 else "both heads"
-    print(one_line(f"{opened.name}, {head}, on {source}"))
-    print()
+    print(one_line(f"{opened.name}, {head}, on {source}"), end="\n\n")
     print_scores(question, reports)
 
 
@@ -172,7 +171,7 @@ def run_documents(args: argparse.Namespace) -> None:
     from .. import documents  # here, because `score` needs none of it
 
     opened = inputs.open_model(args.model)
-    stride = stride_or_default(args.stride, opened.config)  # before the input is read
+    stride = stride_or_default(args.stride, opened.config)  # raises before the input is read
     sources = [documents.read_input(file) for file in args.inputs]
     model = inputs.load(opened, args.head)
     settings = documents.settings_of(sources, model, opened.tokenizer, stride)
@@ -181,11 +180,10 @@ def run_documents(args: argparse.Namespace) -> None:
     documents.begin(out, settings)
     size = sum(source.size for source in sources)
     try:
-        with ProgressBar("scoring", size, "B") as progress:
-            documents.score_inputs(
-                sources, out, opened.path, settings, args.scheduler, progress.add
-            )
-    except BaseException:
+        with ProgressBar("scoring", size, unit="B") as bar:
+            model_path, scheduler = opened.path, args.scheduler
+            documents.score_inputs(sources, out, model_path, settings, scheduler, bar.add)
+    except BaseException:  # Ctrl-C, too
         note(f"the parts in {out} are complete; the same command goes on")
         raise
     rows, errors = documents.count_rows(out)

@@ -178,7 +178,7 @@ def run(args: argparse.Namespace) -> None:
         raise ArgumentError("--allow-special needs --corpus: no other text is read")
     subjects = find_subjects(args.models or SHIPPED)
 
-    # The corpus in the tokens of each vocabulary, by its number; None as new_corpus has it
+    # Number of a vocabulary -> the corpus in its tokens; None if a model lacks some of them
     corpora: dict[int, Corpus | None] = {}
     facts = None
     if text is None:
@@ -207,7 +207,8 @@ def find_subjects(names: Sequence[str]) -> list[Subject]:
     vocabularies: list[object] = []  # equal for two models in which each id is the same token
     for name in names:
         opened = inputs.open_model(name)
-        config = opened.config  # first: a file that is no checkpoint has no tokenizer either
+        # Asked before the tokenizer: the error on a file that is no checkpoint should say that.
+        config = opened.config
         tokenizer = None
         vocabulary: object = object()  # an unknown one, equal to no other
         try:
@@ -271,7 +272,7 @@ def measure_all(subjects: list[Subject], corpora: dict[int, Corpus | None]) -> l
         other_W_E = tied_W_E.get(subject.vocabulary)
         try:
             model = inputs.load(subject.opened, head=None)
-            start = None
+            start = None  # the id of the start token
             if subject.tokenizer is not None:
                 start = subject.tokenizer.eot_id
             reports[place] = study_report(

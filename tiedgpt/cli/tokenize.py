@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "text",
         metavar="TEXT",
         nargs="*",
-        type=options.text,
+        type=options.utf8_text,
         help=f"in quotes; {options.STDIN_TOO}",
     )
     parser.add_argument("--decode", action="store_true", help="TEXT is token ids; print their text")
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
     if args.decode and args.allow_special:
         raise ArgumentError("--allow-special cannot be given with --decode, which reads ids")
     if not args.text:
-        text = read_text(None)
+        text = read_text(None)  # that of stdin, unless it is a terminal
     elif args.text == [STDIN]:
         text = read_text(STDIN)
     else:
@@ -70,7 +70,7 @@ def parse_ids(text: str) -> list[int]:
     listed = text.strip().removeprefix("[").removesuffix("]").strip()
     ids = []
     for word in re.split(r"[\s,]+", listed):
-        if not re.fullmatch(r"-?\d{1,18}", word, re.ASCII):
+        if not re.fullmatch(r"-?\d{1,18}", word, re.ASCII):  # int() would read "1_0" as 10
             raise ArgumentError(
                 f"--decode expects token ids, whole numbers, got {short_repr(word)}"
             )

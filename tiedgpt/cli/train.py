@@ -166,7 +166,8 @@ def check_flags(args: argparse.Namespace) -> None:
     shape = options.values_of(args, Shape)
     if args.resume is not None:
         given = {**shape, **options.values_of(args, Settings), "from": args.source}
-        given |= {"only": args.only, "head": args.head, "dropout": args.embd_pdrop}
+        given |= {"only": args.only, "head": args.head}
+        given |= {"dropout": args.embd_pdrop}  # --dropout gives this field of Config
         for name, value in given.items():
             if value is not None and name != "steps":
                 raise ArgumentError(
@@ -228,7 +229,7 @@ def new_trainer(args: argparse.Namespace, text: str) -> tuple[Trainer, Tokenizer
         model = GPT2(replace(model.config, **rates), model.parameters)
 
     tokens, held_out = encode_parts(tokenizer, text, args.allow_special)
-    return Trainer(model, tokens, held_out, settings, args.only), tokenizer, others
+    return Trainer(model, tokens, held_out, settings, only=args.only), tokenizer, others
 
 
 def encode_parts(

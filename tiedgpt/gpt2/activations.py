@@ -29,7 +29,7 @@ def P_of_u(u: np.ndarray) -> np.ndarray:  # [...] -> [...]
 @cache
 def P_coefficients() -> np.ndarray:  # [21]
     """The Chebyshev series of P_of_u up to degree 20, which is enough for 14 digits of erfc."""
-    return np.polynomial.chebyshev.chebinterpolate(P_of_u, 20)
+    return np.polynomial.chebyshev.chebinterpolate(P_of_u, deg=20)
 
 
 def erfc(z: np.ndarray) -> np.ndarray:  # [...] -> [...]

@@ -57,11 +57,11 @@ def write_gradients(
     gradients: Parameters,
     rng: Generator | None = None,
 ) -> float:
-    """As loss_and_gradients, for a part of a batch. `total` is the tokens of the whole batch.
+    """The loss of a part of a batch. Writes its gradients into the arrays of `gradients`.
 
-    The losses of the part's tokens are added up and divided by `total`. So the results of the parts
-    add up to the mean loss of the batch, and so do their gradients. These are written into the
-    arrays of `gradients`. `targets` and `ids` are [B, T] and are not checked. `rng` is for the
+    `total` is the tokens of the whole batch. The losses of the part's tokens are added up and
+    divided by `total`. So the losses of the parts add up to the mean loss of the batch, and their
+    gradients to its gradients. `ids` and `targets` are [B, T] and are not checked. `rng` is for the
     dropout of the config; without it there is none.
     """
     grad = nest(gradients)
@@ -79,9 +79,10 @@ def write_gradients(
 
 
 def write_head_gradient(model: GPT2, ids: Array, targets: Array, total: int, dhead: Array) -> float:
-    """As write_gradients, for the output matrix of an untied model alone, into dhead [V, D].
+    """The loss of a part of a batch. Writes its head's gradient into dhead [V, D].
 
-    There is no dropout.
+    The model is untied. Its other parameters are not trained. `total` is the tokens of the
+    whole batch, by which the sum of the losses is divided. There is no dropout.
     """
     final = transformer(ids, model.tree, Run(model.config))
     loss, _ = unembed_backward(final, model.W_U, targets, total, dhead)

@@ -175,8 +175,8 @@ class GPT2:
     def random(cls, config: Config, seed: int = 0) -> "GPT2":
         """An untrained model, initialised as transformers and nanoGPT do it.
 
-        Weights are normal with standard deviation config.initializer_range. Those of the two
-        projections of each block that write to the residual stream are divided by sqrt(2 L), as in
+        Weights are normal with standard deviation config.initializer_range. In the two projections
+        of each block that write to the residual stream it is divided by sqrt(2 L), as in
         Radford et al. 2019, section 2.3. (OpenAI drew wpe with 0.01.) Raises ArgumentError for a
         seed that is not a whole number of at least 0.
         """
@@ -231,7 +231,7 @@ class GPT2:
         """
         logits = unembed(self.final(ids, cache, tape, edit), self.W_U)
         if tape is not None:
-            tape["logits"] = logits.reshape(-1, *logits.shape[-2:])
+            tape["logits"] = logits.reshape(-1, *logits.shape[-2:])  # [B, T, V], also for ids [T]
         return logits
 
     def final(
@@ -337,7 +337,7 @@ class GPT2:
         return GPT2(replace(self.config, vocab_size=vocab_size), parameters)
 
     def astype(self, dtype: Any) -> "GPT2":
-        """This model in float32 or float64. The latter is the reference for the former."""
+        """This model in float32 or float64. The float64 model is the reference for the other."""
         parameters = {name: array.astype(dtype) for name, array in self.parameters.items()}
         return GPT2(self.config, parameters)
 

@@ -38,7 +38,10 @@ class CachePiece(KVCache):
     def extend(  # k and v [B, H, T, K] -> [B, H, S, K]
         self, layer: int, k: Array, v: Array
     ) -> tuple[Array, Array]:
-        """As KVCache.extend. Waits until the piece before has filled this layer."""
+        """Add a layer's keys and values; return them for all tokens up to this piece's end.
+
+        Waits until the piece before has filled this layer.
+        """
         # These are views of the cache, which other threads fill: they are complete after the wait.
         extended = super().extend(layer, k, v)
         if self.before is not None:
@@ -71,7 +74,7 @@ def in_pieces(  # [B, T] -> [B, T, D]
     each piece.
     """
     B, T = ids.shape
-    threads, piece_tokens = split_work(T, PIECE_TOKENS, B * T)
+    threads, piece_tokens = split_work(rows=T, most_rows=PIECE_TOKENS, tokens=B * T)
     is_one_piece = piece_tokens >= T
     if is_one_piece or run.tape is not None or run.edits:
         final = forward(ids, tree, run)

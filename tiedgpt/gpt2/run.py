@@ -82,7 +82,7 @@ class KVCache:
     def extend(  # k and v [B, H, T, K] -> [B, H, S, K]
         self, layer: int, k: np.ndarray, v: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Add a layer's keys and values; return those of all tokens so far.
+        """Add a layer's keys and values; return the keys and values of all tokens so far.
 
         The caller increases `length` after the last layer.
         """
@@ -114,7 +114,7 @@ class Run:
             raise ArgumentError(f"tape must be a dict to write to, got {short_repr(self.tape)}")
 
     def positions(self, T: int) -> slice:
-        """The rows of wpe for the T tokens of this pass, which follow those in the cache."""
+        """The rows of wpe for the T tokens of this pass, which follow the tokens in the cache."""
         start = 0
         if self.cache is not None:
             start = self.cache.length

@@ -112,9 +112,9 @@ def with_white_space(text: str, start: int, end: int, flags: Flags, done: int) -
 class SpecialFinder:
     """Finds special tokens in a text, the longest one where several begin.
 
-    The first characters of all special tokens are searched for, and at each of them the lengths of
-    those that begin so are tried. One pattern of all tokens would take 85 us a character for 60,000
-    tokens, in a call of C code that Ctrl-C cannot interrupt.
+    Only the first characters of special tokens are searched for. At each one, the lengths of the
+    tokens that begin with it are tried. One pattern of all tokens would take 85 us a character for
+    60,000 tokens, in a call of C code that Ctrl-C cannot interrupt.
     """
 
     def __init__(self, special_tokens: Collection[str]) -> None:
