@@ -58,8 +58,9 @@ TOTALS = (1e9, 7e9, 70e9)
 GPT3 = {"vocab": 50_257, "dim": 12_288, "total": 175e9}
 ORDINALS = ("first", "second", "third", "fourth")
 
-# What the text quotes of the runs: its name here, and that of scripts/tying/differences.py, or of the
-# registered experiment (verdicts.py, described.py). NAME is the mean with its interval, NAME.mean the mean alone.
+# What the text quotes of the runs: its name here, and that of scripts/tying/differences.py, or of
+# the registered experiment (verdicts.py, described.py). NAME is the mean with its interval,
+# NAME.mean the mean alone.
 QUOTED = {
     "cost.w64": "10:1,64,cost",
     "cost.w64-best": "w64-best:cost",
