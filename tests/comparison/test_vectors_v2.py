@@ -32,7 +32,14 @@ from tiedgpt.comparison.vector_mistakes import (
     step_results,
 )
 from tiedgpt.comparison.vector_mistakes import RIGHT as RIGHT_RESULT
-from tiedgpt.comparison.vectors import DIRECTORY, Vectors, judge, results_of
+from tiedgpt.comparison.vectors import (
+    DIRECTORY,
+    Vectors,
+    common_mistakes,
+    judge,
+    report_of,
+    results_of,
+)
 from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.gpt2.tokenizer import EOT, byte_alphabet
 from tiedgpt.testing import assert_vectors, random_model
@@ -347,6 +354,45 @@ def test_each_mistake_is_named(kind, tables, answers_of):
         assert any(sentence in line for line in named), (sentence, report["sentence"])
 
 
+def answer_to(case, sentence):
+    """The ids of a text by a mistake of a tokenizer."""
+    vocabulary = Vocabulary(VECTORS.tokenizers[case["given"]["vocabulary"]])
+    return ENCODERS[sentence](vocabulary, case["given"]["text"])
+
+
+def test_a_right_answer_excludes_a_mistake_that_gives_another():
+    first, *others = of_kind("encode")
+    wrong = {first["name"]: answer_to(first, "makes no merge")}
+    assert "yours makes no merge" in " ".join(judge(wrong)["mistakes"]["encode"])
+    right = {case["name"]: RIGHT[case["name"]] for case in others}
+    assert "makes no merge" not in " ".join(judge({**wrong, **right})["mistakes"]["encode"])
+
+
+def test_two_wrong_answers_exclude_the_mistakes_of_one():
+    first, second, *_ = of_kind("encode")
+    sentences = ["makes no merge", "puts a space before the text"]
+    wrong = {
+        case["name"]: answer_to(case, sentence)
+        for case, sentence in zip((first, second), sentences, strict=True)
+    }
+    for name, sentence in zip(wrong, sentences, strict=True):
+        assert sentence in " ".join(judge({name: wrong[name]})["mistakes"]["encode"])
+    common = " ".join(judge(wrong)["mistakes"]["encode"])
+    assert not any(sentence in common for sentence in sentences)
+
+
+def test_alternatives_from_logits_are_joined_once():
+    mistakes = ["mlp.0.post: yours is a", "mlp.0.post: or yours is b"]
+    answers = {"logits/tied": RIGHT["logits/tied"]}
+    reports = []
+    for case in VECTORS.cases:
+        if case["name"] in answers:
+            reports.append(report_of(case, "wrong", mistakes=mistakes))
+        else:
+            reports.append(report_of(case, "not given"))
+    assert common_mistakes(VECTORS, reports, answers) == {"logits/tied": mistakes}
+
+
 STEPS = CASES["steps/tied"]["given"]
 MISTAKES_OF_STEPS = trials_in_all_layers(
     mistakes_of_steps(start=len(STEPS["prompt"])),
@@ -558,6 +604,8 @@ def test_the_wrong_gradients_are_what_their_sentences_say():
         ("lm_head.weight", of_head, of_lookup),
     ):
         results = dict(gradient_results(untied, parameter, ids, all_targets))
+        in_rows = "yours is 0 in the rows of tokens that are not in the text"
+        assert (in_rows in results) == (parameter == "lm_head.weight")
         np.testing.assert_allclose(results[RIGHT_RESULT], right, rtol=0, atol=1e-12)
         np.testing.assert_allclose(
             results["yours is that of the other matrix"], other, rtol=0, atol=1e-12
@@ -703,6 +751,7 @@ def test_a_directory_without_its_list_of_cases_is_refused(tmp_path):
         ("logits/tied", [[1.0]], "the shape is (1, 1), expected (2, 9, 67)"),
         ("steps/tied", [], "the shape is (0,), expected (4, 67)"),
         ("greedy/tied/1", [1, 2], "2 tokens, expected 40"),
+        ("greedy/tied/1", [1] * 41, "41 tokens, expected 40"),
         ("greedy/tied/1", [67] * 40, "67 is no token: the vocabulary has 67"),
         ("greedy/tied/1", [-1] * 40, "-1 is no token: the vocabulary has 67"),
         ("gradient/tied/wte.weight", [[math.nan]], "the shape is (1, 1), expected (67, 24)"),
