@@ -489,7 +489,7 @@ WRONG_FIELDS = [
     ("next", {"head": "untied"}, "head must be one of tied"),
     ("next", {"head": []}, "head must be one of tied"),
     ("next", {"side": "0"}, "side must be"),
-    ("next", {"side": 2}, "side must be"),
+    ("next", {"side": 1}, "side must be"),  # there is one model
     *[("next", {name: -1}, f"{name} must be") for name in SAMPLING],
     ("next", {"greedy": 1}, "greedy must be"),
     ("generate", {"n": 201, "seed": 1}, "n must be a whole number from 1 to 200"),

@@ -469,6 +469,23 @@ def test_a_damaged_state_is_refused(tmp_path, saved, damage, named):
     refuses(f"{STATE}.*{named}", *resume)
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param(None, id="none"),
+        pytest.param({"training": "{"}, id="half"),
+        pytest.param({"training": "[" * 100_000}, id="nested"),
+    ],
+)
+def test_a_state_that_is_no_json_is_refused(tmp_path, saved, metadata):
+    trainer, directory = saved
+    shutil.copytree(directory, tmp_path / "out")
+    with (tmp_path / "out" / STATE).open("wb") as file:
+        safetensors.write(file, trainer._vectors().items(), metadata)
+    resume = (Trainer.resume, tmp_path / "out", trainer.tokens, trainer.held_out)
+    refuses(f"{STATE} does not hold the state of a training: ", *resume)
+
+
 # Batches and threads
 
 
