@@ -619,7 +619,7 @@ def test_a_lens_of_the_last_two_tokens_has_the_last_two_rows_of_a_whole_lens(
 ):
     """The threads compute the logits of four rows at a time."""
     rows_at_once = 4
-    monkeypatch.setattr(evaluation, "split_work", lambda *_: (threads, rows_at_once))
+    monkeypatch.setattr(evaluation, "split_work", lambda **sizes: (threads, rows_at_once))
     whole_lens = predictions.lens(model, TOKENS, 3)
     short_lens = predictions.lens(model, TOKENS, 3, last=2)
     for whole, short in zip(whole_lens, short_lens, strict=True):  # layer by layer
