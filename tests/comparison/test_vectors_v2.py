@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.commands import assert_one_error_line
 from support.node import run_node
+from support.other_gpt2 import OtherGPT2
 
 from tiedgpt import TiedGPTError, Tokenizer, generate, loss_and_gradients
 from tiedgpt.comparison.mistakes import MISTAKES
@@ -24,6 +25,7 @@ from tiedgpt.comparison.vector_mistakes import (
     RIGHT_WORDS,
     Vocabulary,
     adamw_results,
+    batch_results,
     gradient_results,
     mistakes_of_steps,
     pattern_without,
@@ -489,6 +491,40 @@ def test_tokens_of_0_alone_name_a_mistake_with_perhaps():
     tokens = [*zeros["greedy/tied/2"][:-1], 1]
     for line in judge({**zeros, "greedy/tied/2": tokens})["mistakes"]["greedy/tied"]:
         assert "perhaps" not in line
+
+
+def test_the_wrong_batches_are_what_their_sentences_say():
+    """Of two texts, the second one gets two tokens of padding. It is computed alone here."""
+    model = random_model()
+    long, short = [5, 3, 8], [2]
+    results = batch_results(model, [long, short])
+    _, right = next(results)
+    np.testing.assert_allclose(right, [model(long)[-1], model(short)[-1]], rtol=1e-4, atol=1e-4)
+
+    def last_logits(ids, positions):
+        theirs = OtherGPT2(model, positions=lambda T: np.array(positions))
+        return theirs(np.array(ids))["logits"][-1]
+
+    for padding in (0, model.config.vocab_size - 1):
+        expected = {
+            "takes the logits of the last column, which is padding in a shorter text": (
+                last_logits([*short, padding, padding], positions=[0, 1, 2])
+            ),
+            "pads on the left, and tokens see the padding": (
+                last_logits([padding, padding, *short], positions=[0, 0, 0])
+            ),
+            "pads on the left, and counts positions from the padding": (
+                last_logits(short, positions=[2])
+            ),
+            "pads on the left, sees the padding, and counts positions from it": (
+                last_logits([padding, padding, *short], positions=[0, 1, 2])
+            ),
+        }
+        for sentence, logits in expected.items():
+            name, array = next(results)
+            assert name == f"yours {sentence}"
+            np.testing.assert_allclose(array, [right[0], logits], rtol=1e-4, atol=1e-4)
+    assert list(results) == []
 
 
 def test_the_wrong_gradients_are_what_their_sentences_say():
