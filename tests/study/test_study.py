@@ -243,6 +243,8 @@ def test_asymmetry_computed_in_blocks_of_rows_is_that_of_the_whole_matrix(monkey
     model = random_model(UNTIED)
     asymmetry = paths.asymmetry(model.W_E, model.W_U)
     assert asymmetry == pytest.approx(relative_asymmetry(model), rel=1e-12)
+    A = model.W_E.astype(np.float64) @ model.W_U
+    assert paths.matrix_asymmetry(A) == pytest.approx(asymmetry, rel=1e-6)
 
 
 def test_asymmetry_of_a_nearly_tied_model_is_not_lost_in_rounding(monkeypatch):
