@@ -538,6 +538,7 @@ def study(model, text, text_of):  # -> {column: its numbers}, the head's ten lik
         "head": measure(head, text, text["rows"], text_of),
         "another": measure(other_rows(head), text, text["rows"], text_of),
         "counts": measure(counts_column(text), text, text["rows"], text_of),
+        # The table has the bigrams of the even blocks, so it is measured on the odd ones.
         "table": measure(table_column(text), text, text["odd"], text_of),
     }
     return numbers, head["likeliest"]

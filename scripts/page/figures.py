@@ -58,8 +58,9 @@ TOTALS = (1e9, 7e9, 70e9)
 GPT3 = {"vocab": 50_257, "dim": 12_288, "total": 175e9}
 ORDINALS = ("first", "second", "third", "fourth")
 
-# What the text quotes of the runs: its name here, and that of scripts/tying/differences.py, or of a
-# registered test (verdicts.py). NAME is the mean with its interval, NAME.mean the mean alone.
+# What the text quotes of the runs: its name here, and that of scripts/tying/differences.py, or of
+# the registered experiment (verdicts.py, described.py). NAME is the mean with its interval,
+# NAME.mean the mean alone.
 QUOTED = {
     "cost.w64": "10:1,64,cost",
     "cost.w64-best": "w64-best:cost",
@@ -67,6 +68,9 @@ QUOTED = {
     "cost.longer-two-layers": "P3:512-2",
     "cost.parameters": "P1:512-1",
     "cost.parameters-2048": "P1:2048-1",
+    "cost.parameters-bits": "bits:narrower:512-1",
+    "cost.parameters-2048-bits": "bits:narrower:2048-1",
+    "cost.less-deep": "shallower:512-2",
     "cost.parameters-2048-tuned": "2:parameters,2048,half-rate",
     "cost.no-layers": "3:no-layers,cost",
     "cost.attention": "3:attention,cost",

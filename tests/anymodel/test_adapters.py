@@ -9,6 +9,7 @@ import logging
 import numpy as np
 import pytest
 from support.checkpoint_files import safetensors_content
+from support.torch_files import torch_file
 
 from tiedgpt import TiedGPTError
 from tiedgpt.anymodel.headers import open_any
@@ -75,6 +76,13 @@ CASES = {
         "replaces",
         False,
     ),
+    "two equal ones of GPT-NeoX": (
+        ("gpt_neox", "GPTNeoXForCausalLM"),
+        TIED_SAVED,
+        {"gpt_neox.embed_in.weight": ONE, "embed_out.weight": ONE},
+        "replaces",
+        False,
+    ),
     "a tie that was not kept": (LLAMA, TIED_SAVED, {f"{E}.weight": ONE}, "replaces", False),
     "a copy": (LLAMA, LORA, {f"{H}.weight": ONE}, "not known", False),
     "the head of T5": (T5, SAVED, {f"{H}.weight": ONE}, "not known", False),
@@ -102,6 +110,13 @@ CASES = {
         False,
     ),
     "tokens of one": (LLAMA, TOKENS, {f"{E}.trainable_tokens_delta": ROWS}, "not known", False),
+    "tokens without rows": (
+        LLAMA,
+        LORA,
+        {f"{E}.{DELTA}": ROWS[0], f"{H}.{DELTA}": ROWS[0]},
+        "not known",
+        False,
+    ),
     "two ways": (LLAMA, LORA, {**LORA_HEAD, f"{E}.{DELTA}": ROWS}, "not known", False),
     "IA3": (LLAMA, {"peft_type": "IA3"}, {f"{H}.ia3_l": ROWS[:1]}, "not known", False),
     "no type": (LLAMA, {}, LORA_HEAD, "not known", False),
@@ -167,6 +182,15 @@ def test_an_adapter_that_transformers_loads_otherwise(
         assert report["transformers"] == (None if version == 5 else right)
         assert (report["verdict"], report["conflict"]) == ("not known", "")
         assert sentence in report["not_measured"]
+
+
+def test_how_an_adapter_in_a_file_of_torch_is_loaded_is_not_known(tmp_path):
+    write(tmp_path, LLAMA, True, LORA, IN_A_LAYER)
+    (tmp_path / "adapter_model.safetensors").unlink()
+    (tmp_path / "adapter_model.bin").write_bytes(torch_file(IN_A_LAYER))
+    report = tie_report("model", open_any(str(tmp_path)))
+    assert (report["verdict"], report["transformers"]) == ("not known", None)
+    assert "without adapter_model.safetensors" in report["not_measured"]
 
 
 def test_changed_rows_of_an_adapter_without_a_kind_are_not_known(tmp_path):

@@ -996,6 +996,8 @@ def test_a_shape_that_config_json_contradicts_is_named_with_both_numbers(tmp_pat
         "model-00002-of-00002.safetensors",
         "model.fp16.safetensors",
         "consolidated.00.pth",
+        "model.pt",
+        "last.ckpt",
     ],
 )
 def test_weights_beside_are_named_and_no_remedy_leaves_them_out(tmp_path, beside):

@@ -118,13 +118,15 @@ def write(directory, row):
             fields[FLAG] = flag == "t"
         if place != TOP:
             config[place] = fields
-    for place, size in zip(known.sizes[0], (V, D), strict=True):
-        if place is None:
+    # The fields of config.json that hold V and D of the embedding. None: no field does.
+    for path, size in zip(known.sizes[0], (V, D), strict=True):
+        if path is None:
             continue
+        *parts, name = path.split(".")
         fields = config
-        for name in place.split(".")[:-1]:
-            fields = fields[name]
-        fields[place.rpartition(".")[2]] = size
+        for part in parts:
+            fields = fields[part]
+        fields[name] = size
     names = row.names or known.names[0]
     tensors = {
         name: VALUES[letter] for name, letter in zip(names, row.state, strict=True) if letter != "."

@@ -140,6 +140,12 @@ def test_a_layout_with_matrices_out_in(tmp_path, prefix, head):
         assert_same(tiedgpt.load_model(tmp_path, copy=copy), model)
 
 
+def test_a_tensor_whose_name_only_begins_like_that_of_a_mask_is_refused(tmp_path, model):
+    tensors = {**model.parameters, "h.0.attn.bias_k": np.ones(3)}
+    write_tensors(tmp_path, tensors)
+    refuses(r"'h\.0\.attn\.bias_k' is not one of", tiedgpt.load_model, tmp_path)
+
+
 def test_a_mask_may_have_any_dtype(tmp_path, model):
     """Some files have masks of booleans. A parameter may not be of such a type."""
     tensors = {"h.0.attn.bias": np.zeros(1), **model.parameters}
@@ -394,6 +400,7 @@ def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model
         ("config.json", b"{", "not JSON"),
         ("config.json", b"\xff", "not JSON: 'utf-8' codec"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": NaN}', "NaN"),
+        ("config.json", b'{"n_embd": NaN}', "NaN"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 2, "n_embd": 2}', "'n_embd' .* twice"),
         ("config.json", b'{"model_type": "bert"}', "model_type is 'bert'"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 20.5}', "n_embd"),
@@ -407,11 +414,18 @@ def test_a_file_that_is_wrong_is_named(tmp_path, model, file, content, message):
     refuses(f"{re.escape(file)}.*{message}", tiedgpt.load_model, tmp_path)
 
 
+def test_a_file_hparams_json_beside_config_json_does_not_count(tmp_path, model):
+    """Alone, it is that of OpenAI's own files. Other programs write one, too."""
+    write_tensors(tmp_path, model.parameters)
+    (tmp_path / "hparams.json").write_text('{"learning_rate": 0.1}')
+    assert_same(tiedgpt.load_model(tmp_path), model)
+
+
 @pytest.mark.parametrize("eos", [0, 5, [3, 4], None])
 def test_generation_config_is_preferred_for_the_end_of_a_text(tmp_path, model, eos):
-    write_tensors(tmp_path, model.parameters)
+    write_tensors(tmp_path, model.parameters, replace(SMALL, eos_token_id=7))
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
-    expected = SMALL.eos_token_ids if eos is None else tuple(np.atleast_1d(eos).tolist())
+    expected = (7,) if eos is None else tuple(np.atleast_1d(eos).tolist())
     assert tiedgpt.load_model(tmp_path).config.eos_token_ids == expected
 
 
@@ -481,6 +495,13 @@ def test_for_one_of_several_files_the_error_asks_for_the_directory(tmp_path, nam
     refuses("give their directory$", tiedgpt.load_model, tmp_path / name)
 
 
+def test_a_directory_is_not_advised_in_its_own_place(tmp_path):
+    """It has one of several files, and not the others."""
+    (tmp_path / "model.data-00000-of-00001").write_bytes(bytes(9))
+    error = refuses("is not a checkpoint", tiedgpt.load_model, tmp_path)
+    assert "give their directory" not in error
+
+
 def test_a_file_of_an_unknown_format_is_not_a_checkpoint(tmp_path):
     (tmp_path / "notes.txt").write_text("none")
     message = r"notes\.txt is not a checkpoint: .* a config\.json"
@@ -526,7 +547,15 @@ def test_the_folder_of_another_program_is_named(tmp_path, program, has_config):
     assert "file of PyTorch" not in error
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model_1.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.safetensors",
+        "pytorch_model.bin",
+        "model_1.safetensors",
+        "model-00001-of-00002.safetensors",
+    ],
+)
 def test_weights_without_a_configuration_are_named(tmp_path, model, name):
     """accelerate's save_state writes such a folder."""
     write_tensors(tmp_path, model.parameters)
@@ -571,7 +600,11 @@ STAND_INS = {  # the content of a file that is not what its name says -> what th
     "XML": (b'<?xml version="1.0"?><Error>', "a web page"),
     "error of the hub": (b"Entry not found", "a server's message"),
     "error of GitHub": (b"404: Not Found", "a server's message"),
+    "no repository": (b"Repository not found", "a server's message"),
+    "gated": (b"Access to model owner/name is restricted.", "a server's message"),
+    "not signed in": (b"Invalid username or password.", "a server's message"),
     "JSON error": (b'{"error": "Repository not found"}', "a server's message"),
+    "JSON message": (b'{"message": "Not Found"}', "a server's message"),
     "zip": (b"PK\3\4" + bytes(99), "pickle.*pytorch_model.bin"),
     "pickle": (b"\x80\2}q\0.", "pickle.*pytorch_model.bin"),
     "old file of PyTorch": (b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle"),
@@ -717,6 +750,9 @@ def test_a_name_of_a_checkpoint_that_is_no_file(tmp_path, model, name):
     (tmp_path / name).mkdir()
     refuses(f"\\({name} is no file\\)", tiedgpt.load_model, tmp_path)
     (tmp_path / name).rmdir()
+    os.mkfifo(tmp_path / name)
+    refuses(f"\\({name} is no file\\)", tiedgpt.load_model, tmp_path)
+    (tmp_path / name).unlink()
     (tmp_path / name).symlink_to(tmp_path)
     refuses(f"\\({name} is no file\\)", tiedgpt.load_model, tmp_path)
     (tmp_path / name).unlink()
@@ -797,7 +833,7 @@ def write_index(directory, weight_map: object) -> None:
         "a.safetensors\n",
         3,
         "config.json",
-        "x" * 300 + ".safetensors",
+        "x" * 201 + ".safetensors",
     ],
 )
 def test_an_index_that_names_no_safetensors_file_beside_it(tmp_path, model, file):
@@ -805,6 +841,16 @@ def test_an_index_that_names_no_safetensors_file_beside_it(tmp_path, model, file
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": file})
     refuses(re.escape(short_repr(file)), tiedgpt.load_model, tmp_path)
+
+
+def test_a_file_of_an_index_may_have_a_name_of_200_characters(tmp_path, model):
+    write_shards(tmp_path, model)
+    name = "x" * 200 + ".safetensors"
+    (tmp_path / "b.safetensors").rename(tmp_path / name)
+    weight_map = read_weight_map(tmp_path)
+    renamed = {tensor: file.replace("b.safetensors", name) for tensor, file in weight_map.items()}
+    write_index(tmp_path, renamed)
+    assert_same(tiedgpt.load_model(tmp_path), model)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "missing"])

@@ -261,6 +261,7 @@ def test_models_here_leaves_out_what_is_no_model(home, all_models):
     """Folders without weights, other names, hostile names, and files in place of folders."""
     write(home / DOWNLOADS / "gpt2-large", SMALL_FILES)
     write(home / DOWNLOADS / "my-model")
+    write(home / DOWNLOADS / "two words" / "model")  # it could not be named
     write(snapshot(home / CACHE, "tokenizer/alone"), SMALL_FILES)
     write(snapshot(home / CACHE, "b/ref", commit="../../.."))
     (home / CACHE / "models--a--file").touch()

@@ -300,10 +300,11 @@ def test_a_nanogpt_of_before_the_field_bias_has_gelu_new(write):
     assert Opened(directory).config.activation_function == "gelu_new"
 
 
-def test_a_nanogpt_with_another_head_is_untied(write):
+@pytest.mark.parametrize("file", ["ckpt.pt", "mine.pt", "mine.pth"])
+def test_a_nanogpt_with_another_head_is_untied(write, file):
     model = random_model(NANO.with_head("untied"))
-    directory = write(nano_gpt(model), "ckpt.pt", config=None)
-    assert_same(tiedgpt.load_model(directory), model)
+    directory = write(nano_gpt(model), file, config=None)
+    assert_same(tiedgpt.load_model(directory / file), model)
 
 
 @pytest.mark.parametrize(("size", "ends"), [(50256, ()), (50257, (50256,)), (50304, (50256,))])

@@ -61,6 +61,12 @@ def in_a(**changes) -> dict:
     return {"a": tensor() | changes}
 
 
+@pytest.mark.parametrize(("shape", "size"), [([0, 2**31], 0), (32 * [1], 4)])
+def test_a_shape_may_have_32_axes_and_an_axis_of_31_bits(read, shape, size):
+    entry = in_a(shape=shape, data_offsets=[0, size])
+    assert read(file_of(entry, bytes(size)))["a"].shape == tuple(shape)
+
+
 def test_a_header_may_be_as_long_as_a_pickle_begins(read):
     length = int.from_bytes(b"\x80\2(", "little")
     assert list(read(file_of(A.ljust(length), bytes(4)))) == ["a"]
@@ -70,6 +76,7 @@ WRONG = {  # a rule that is broken -> the content of a file, and a word of the m
     # The length of the header
     "empty": (b"", " 0 bytes"),
     "seven bytes": (bytes(7), "header"),
+    "no header": (bytes(8), "truncated"),
     "long header": ((2**22 + 1).to_bytes(8, "little"), "4194305"),
     "longest header": (b"\xff" * 8, "header of"),
     "short file": ((50).to_bytes(8, "little") + b"{}", "truncated"),
@@ -102,6 +109,8 @@ WRONG = {  # a rule that is broken -> the content of a file, and a word of the m
     "shape number": (file_of(in_a(shape=4), bytes(4)), "shape"),
     "shape missing": (file_of({"a": {"dtype": "F32"}}), "shape"),
     "a long axis beside 0": (file_of(in_a(shape=[0, 2**62], data_offsets=[0, 0])), "axes"),
+    "an axis that is too long": (file_of(in_a(shape=[0, 2**31 + 1], data_offsets=[0, 0])), "axes"),
+    "an axis too many": (file_of(in_a(shape=33 * [1]), bytes(4)), "at most 32 axes"),
     "many axes": (file_of(in_a(shape=[2**63] * 10_000)), "at most 32 axes"),
     "one offset": (file_of(in_a(data_offsets=[0]), bytes(4)), "data_offsets"),
     "offset long number": (file_of(in_a(data_offsets=[0, 10**4300 - 1])), "not JSON|bits"),
@@ -129,6 +138,7 @@ def test_a_file_that_breaks_a_rule_is_refused(read, rule):
 
 # Rules that tiedgpt alone checks. The official reader takes the second of two tensors of a name.
 ONLY_OURS = ["name twice", "metadata null", "a long axis beside 0"]
+ONLY_OURS += ["an axis that is too long", "an axis too many"]
 
 
 @pytest.mark.parametrize("rule", WRONG)

@@ -211,6 +211,15 @@ def test_the_tensors_of_an_optimizer_are_left_out_with_a_warning(openais_model, 
     assert [warning.filename for warning in caught] == [__file__]
 
 
+def test_one_tensor_of_a_training_is_left_out_with_a_warning(openais_model):
+    entries, data = bundle(MODEL)
+    entries.append((b"global_step", entry_proto((), offset=len(data), size=8, dtype=9)))
+    index = table(in_blocks(sorted(entries)))
+    write_openai_files(openais_model, index, data + bytes(8), TINY)
+    with pytest.warns(TiedGPTWarning, match="1 tensors of an optimizer are not used"):
+        assert_same(tiedgpt.load_model(openais_model), MODEL)
+
+
 def test_check_reads_openais_files(openais_model, run):
     [report] = answer(run, "check", str(openais_model))["models"]
     assert report["holds"] == "embedding"

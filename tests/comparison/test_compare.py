@@ -447,7 +447,8 @@ def test_printing_moves_a_number_by_half_a_unit_of_the_last_digit(size, words):
     sentence, half = few_digits(theirs, ours, 0.9 * unit / 2)
     assert f"no more than {words}" in sentence
     assert half == pytest.approx(unit / 2)
-    assert few_digits(theirs, ours, 1.01 * unit / 2) == ("", 0.0)
+    for tolerance in (half, 1.01 * unit / 2):
+        assert few_digits(theirs, ours, tolerance) == ("", 0.0)
 
 
 def test_how_many_digits_numbers_have():
@@ -582,8 +583,8 @@ BAD_ARRAYS = [
         id="a-path",
     ),
     pytest.param(
-        {"wte.weight": np.zeros((211, 48))},
-        "wte.weight is a parameter: to compare its gradient, give targets",
+        {"wte.weight": np.zeros((211, 48)), "ln_f.bias": np.zeros(48)},
+        "^ln_f.bias is a parameter: to compare its gradient, give targets",
         id="a-gradient-without-targets",
     ),
     pytest.param(
@@ -759,6 +760,22 @@ def test_inf_agrees_with_inf():
     assert compare_arrays("embed", inf, ours64=inf, ours32=inf) == agrees
 
 
+def test_a_number_at_the_limit_of_rounding_is_right():
+    ours = np.ones(3)
+    tolerance = 2.0**-19  # sixteen units of float32
+    theirs = ours + [tolerance, 0, 0]
+    assert compare_arrays("embed", theirs, ours, ours).first_wrong is None
+    theirs[2] = 2
+    assert compare_arrays("embed", theirs, ours, ours).first_wrong == (2,)
+
+
+def test_a_number_that_overflows_in_our_float32_makes_no_tolerance():
+    ours64 = np.array([1.0, 1e39])
+    row = compare_arrays("embed", ours64 + 1, ours64, ours32=np.array([1.0, np.inf]))
+    assert row.first_wrong == (0,)
+    assert row.tolerance == pytest.approx(16 * 2.0**-23)
+
+
 def test_inf_does_not_agree_with_a_number():
     inf = np.full(3, -np.inf)
     assert compare_arrays("embed", np.zeros(3), ours64=inf, ours32=inf).first_wrong == (0,)
@@ -852,6 +869,7 @@ BAD_FILES = {
         lambda path: np.save(path, np.ones((1, 3, 4))),
         "is one array: put ids.npy and logits.npy into one directory, and give its name",
     ),
+    "LOGITS.NPY": (lambda path: path.write_bytes(b""), "is one array: put ids.npy and logits.npy"),
     "missing.npy": (lambda path: None, "missing.npy: No such file"),
     "objects.npz": (lambda path: np.savez(path, ids=np.arange(3), embed=OBJECTS), CAN_RUN_CODE),
     "objects": (lambda path: np.save(made(path) / "embed.npy", OBJECTS), CAN_RUN_CODE),

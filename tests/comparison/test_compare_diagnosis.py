@@ -15,12 +15,15 @@ from tiedgpt import compare
 from tiedgpt.comparison import diagnosis
 from tiedgpt.comparison.mistakes import MISTAKES, rounded
 from tiedgpt.comparison.places import (
+    Comparison,
+    Mistake,
     Scope,
     Trial,
     compare_arrays,
     compute_activations,
     kind_of,
     sentence_of,
+    trials_of,
 )
 from tiedgpt.errors import ArgumentError
 
@@ -230,6 +233,65 @@ def test_which_explanation_is_the_best():
         assert best is explanations.pop(0)
 
 
+def test_a_difference_that_is_little_beyond_the_tolerance_is_explained():
+    """The mistake leaves a sixth of it."""
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    theirs = tape_of(TWO_LAYERS, ids)
+    comparison = Comparison(TWO_LAYERS, ids, theirs)
+    rows, _ = comparison.rows(given=comparison.theirs, planted={})
+    tolerance = next(row.tolerance for row in rows if row.name == "mlp.0.post")
+    mistake = Mistake("adds a little", {"mlp.N.post": lambda at: at.right + tolerance})
+    theirs["mlp.0.post"] = theirs["mlp.0.post"] + np.float32(1.2 * tolerance)
+    comparison = Comparison(TWO_LAYERS, ids, theirs)
+    found = diagnosis.diagnose(comparison, [mistake], lambda *counts: None, most_trials=None)
+    assert found.sentences == ["mlp.0.post: yours adds a little, in every layer"]
+
+
+def test_the_trials_beside_two_mistakes_are_counted():
+    """For each of the two, each mistake of a wide scope is tried in its place."""
+    wide = [some_trial(sentence=sentence) for sentence in "abc"]
+    two = diagnosis.Explanation((wide[0], wide[1]), 1e-6, still_wrong=[])
+    counter = diagnosis.Counter(progress=lambda *counts: None, most=0, total=50)
+    search = SimpleNamespace(explanations=[two], wide=wide, counter=counter)
+    best, alike = diagnosis.Search.best(search)
+    assert (best, alike) == (two, [[wide[0]], [wide[1]]])
+    assert (counter.tried, counter.total, counter.is_at_limit) == (0, 56, True)
+
+
+def test_a_mistake_that_is_made_everywhere_or_nowhere_is_tried_everywhere_alone():
+    names = ["mlp.0.post", "mlp.1.post"]
+    for only_everywhere, scopes in ((True, [Scope.EVERYWHERE]), (False, [0, 2, 2])):
+        mistake = Mistake("a", {"mlp.N.post": rounded}, only_everywhere=only_everywhere)
+        trials = trials_of([mistake], window=names, names=names)
+        assert [trial.scope for trial in trials] == scopes
+        assert list(trials[0].planted) == names
+
+
+def test_at_most_three_mistakes_are_looked_for(monkeypatch):
+    """Here each one that is found leaves the logits wrong."""
+    asked_for = []
+
+    class FindsOne:
+        def __init__(self, *arguments):
+            pass
+
+        def explain(self, most):
+            asked_for.append(most)
+            trial = some_trial()
+            return diagnosis.Explanation((trial,), 1e-6, ["logits"]), [[trial]]
+
+        def with_planted(self, trials):
+            return {}
+
+    monkeypatch.setattr(diagnosis, "Search", FindsOne)
+    monkeypatch.setattr(diagnosis, "first_difference", lambda *arguments: difference)
+    difference = SimpleNamespace(given={})
+    found, still_wrong = diagnosis.find_mistakes(None, [], difference, None)
+    assert asked_for == [3, 2, 1]
+    assert len(found) == 3
+    assert still_wrong == ["logits"]
+
+
 def test_beside_which_mistakes_another_one_is_tried():
     """Beside those of a wide scope that left the smallest distances."""
     wide = [some_trial(sentence=str(number)) for number in range(6)]
@@ -245,8 +307,9 @@ def test_beside_which_mistakes_another_one_is_tried():
 
 def test_a_mistake_of_which_a_later_one_leaves_nothing_is_not_tried():
     first = Trial("mlp.0.post", "a", "", Scope.KIND, {"mlp.0.post": None})
-    later = Trial("mlp.0.post", "b", "", Scope.KIND, {"mlp.0.post": None, "mlp.1.post": None})
-    assert diagnosis.Search.attempt(SimpleNamespace(), (first, later)) is None
+    for places in (["mlp.0.post"], ["mlp.0.post", "mlp.1.post"]):
+        later = Trial("mlp.0.post", "b", "", Scope.KIND, dict.fromkeys(places))
+        assert diagnosis.Search.attempt(SimpleNamespace(), (first, later)) is None
 
 
 def some_difference(theirs, ours, distances, tolerance=1e-6, name="logits"):

@@ -15,6 +15,7 @@ from support.wrong_gpt2s import UNEXPLAINED, WRONG_GPT2S, of_other_layer
 
 from tiedgpt import compare
 from tiedgpt.comparison.mistakes import MISTAKES, mistakes_in
+from tiedgpt.comparison.places import Place
 from tiedgpt.testing import TINY, random_model
 
 SLOW = pytest.mark.slow
@@ -149,6 +150,14 @@ def test_a_wrong_shakespeare_is_diagnosed(wrong_gpt2):
 def test_a_wrong_shakespeare_is_diagnosed_from_logits_alone(wrong_gpt2):
     model = MODELS["shakespeare"]
     assert_named_from_logits(model, OtherGPT2(model, **wrong_gpt2.steps), wrong_gpt2)
+
+
+@pytest.mark.parametrize("name", ["final", "logits"])
+def test_the_layer_of_what_comes_after_all_layers_is_the_last_one(name):
+    place = Place(name, right=None, model=TWO_LAYERS, ids=None, tape={"resid_post.1": 3})
+    assert place.layer == 1
+    assert place["resid_post.N"] == 3
+    assert place["h.N.ln_2.bias"] is TWO_LAYERS.parameters["h.1.ln_2.bias"]
 
 
 def test_zeros_alone_are_named():

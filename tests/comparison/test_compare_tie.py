@@ -62,6 +62,18 @@ def test_gradients_of_the_sum_of_the_losses_are_named():
     assert compare(MODEL, one_is_right, IDS, TARGETS).diagnosis == []
 
 
+def test_beside_a_missing_part_few_digits_are_not_spoken_of():
+    _, gradients = tiedgpt.loss_and_gradients(MODEL, IDS, TARGETS)
+    _, as_output = gradients_apart()
+    theirs = {"ln_f.bias": gradients["ln_f.bias"].round(3), "wte.weight": as_output}
+    report = compare(MODEL, theirs, IDS, TARGETS)
+    assert report.first.name == "ln_f.bias"
+    (sentence,) = report.diagnosis
+    assert "the output matrix, without the embedding's" in sentence
+    (sentence,) = compare(MODEL, {"ln_f.bias": theirs["ln_f.bias"]}, IDS, TARGETS).diagnosis
+    assert sentence.endswith("print more")
+
+
 def test_another_wrong_gradient_is_not_explained():
     as_embedding, as_output = gradients_apart()
     report = compare(MODEL, {"wte.weight": as_embedding + 2 * as_output}, IDS, TARGETS)

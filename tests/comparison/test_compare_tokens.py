@@ -16,6 +16,7 @@ from support.wrong_gpt2s import exact_gelu, is_later, softmax
 import tiedgpt
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, compare_tokens
 from tiedgpt.cli.compare import print_mistakes
+from tiedgpt.comparison import tokens as judging
 from tiedgpt.comparison.mistakes import MISTAKES
 from tiedgpt.comparison.token_files import Splitter, ids_of_text, read_greedy_file
 from tiedgpt.comparison.tokens import (
@@ -591,6 +592,17 @@ def test_drawn_tokens_are_refused(seed):
         compare_tokens(SHAKESPEARE, PROMPT, tokens, greedy=False)
 
 
+def test_tokens_that_look_drawn_may_be_those_of_a_known_mistake(monkeypatch):
+    tokens = list(tiedgpt.generate(SHAKESPEARE, PROMPT, 40, seed=0))
+    found = []
+    monkeypatch.setattr(judging, "plant", lambda *arguments: Search(found, tried=1, all=1))
+    with pytest.raises(TiedGPTError, match="as in a text drawn at temperature"):
+        compare_tokens(SHAKESPEARE, PROMPT, tokens)
+    found.append("mlp.0.post: yours is relu, in every layer")
+    report = compare_tokens(SHAKESPEARE, PROMPT, tokens)
+    assert (report["verdict"], report["mistakes"]) == ("defect", found)
+
+
 @pytest.mark.parametrize(
     ("prompt", "tokens", "settings", "message"),
     [
@@ -878,7 +890,7 @@ def test_a_wrong_file_is_refused(document, message, run, tmp_path):
 
 
 SETTINGS = {  # of a program -> the values with which it draws no token, and others
-    "greedy": ([True], [False]),
+    "greedy": ([True, 1], [False]),
     "do_sample": ([False], [True]),
     "temperature": ([0, 0.0, None], [1, 0.7]),
     "repetition_penalty": ([1, 1.0, None], [1.1]),
@@ -891,7 +903,7 @@ def test_tokens_are_greedy_by_each_setting_of_their_file(tmp_path, name):
     for value in greedy_values:
         file = read_greedy_file(Path(write(tmp_path, {"prompt": "a", "ids": [1], name: value})))
         assert (file.prompt, file.continuation) == ("a", [1])
-        assert file.greedy == (True if name == "greedy" else None)
+        assert file.greedy is (True if name == "greedy" else None)
     for value in others:
         path = Path(write(tmp_path, {"prompt": "a", "ids": [1], name: value}))
         refuses(f"has {name} {value}: drawn tokens", read_greedy_file, path, error=ArgumentError)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.commands import assert_one_error_line
 from support.node import run_node
+from support.other_gpt2 import OtherGPT2
 
 from tiedgpt import TiedGPTError, Tokenizer, generate, loss_and_gradients
 from tiedgpt.comparison.mistakes import MISTAKES
@@ -24,13 +25,21 @@ from tiedgpt.comparison.vector_mistakes import (
     RIGHT_WORDS,
     Vocabulary,
     adamw_results,
+    batch_results,
     gradient_results,
     mistakes_of_steps,
     pattern_without,
     step_results,
 )
 from tiedgpt.comparison.vector_mistakes import RIGHT as RIGHT_RESULT
-from tiedgpt.comparison.vectors import DIRECTORY, Vectors, judge, results_of
+from tiedgpt.comparison.vectors import (
+    DIRECTORY,
+    Vectors,
+    common_mistakes,
+    judge,
+    report_of,
+    results_of,
+)
 from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.gpt2.tokenizer import EOT, byte_alphabet
 from tiedgpt.testing import assert_vectors, random_model
@@ -345,6 +354,45 @@ def test_each_mistake_is_named(kind, tables, answers_of):
         assert any(sentence in line for line in named), (sentence, report["sentence"])
 
 
+def answer_to(case, sentence):
+    """The ids of a text by a mistake of a tokenizer."""
+    vocabulary = Vocabulary(VECTORS.tokenizers[case["given"]["vocabulary"]])
+    return ENCODERS[sentence](vocabulary, case["given"]["text"])
+
+
+def test_a_right_answer_excludes_a_mistake_that_gives_another():
+    first, *others = of_kind("encode")
+    wrong = {first["name"]: answer_to(first, "makes no merge")}
+    assert "yours makes no merge" in " ".join(judge(wrong)["mistakes"]["encode"])
+    right = {case["name"]: RIGHT[case["name"]] for case in others}
+    assert "makes no merge" not in " ".join(judge({**wrong, **right})["mistakes"]["encode"])
+
+
+def test_two_wrong_answers_exclude_the_mistakes_of_one():
+    first, second, *_ = of_kind("encode")
+    sentences = ["makes no merge", "puts a space before the text"]
+    wrong = {
+        case["name"]: answer_to(case, sentence)
+        for case, sentence in zip((first, second), sentences, strict=True)
+    }
+    for name, sentence in zip(wrong, sentences, strict=True):
+        assert sentence in " ".join(judge({name: wrong[name]})["mistakes"]["encode"])
+    common = " ".join(judge(wrong)["mistakes"]["encode"])
+    assert not any(sentence in common for sentence in sentences)
+
+
+def test_alternatives_from_logits_are_joined_once():
+    mistakes = ["mlp.0.post: yours is a", "mlp.0.post: or yours is b"]
+    answers = {"logits/tied": RIGHT["logits/tied"]}
+    reports = []
+    for case in VECTORS.cases:
+        if case["name"] in answers:
+            reports.append(report_of(case, "wrong", mistakes=mistakes))
+        else:
+            reports.append(report_of(case, "not given"))
+    assert common_mistakes(VECTORS, reports, answers) == {"logits/tied": mistakes}
+
+
 STEPS = CASES["steps/tied"]["given"]
 MISTAKES_OF_STEPS = trials_in_all_layers(
     mistakes_of_steps(start=len(STEPS["prompt"])),
@@ -491,6 +539,40 @@ def test_tokens_of_0_alone_name_a_mistake_with_perhaps():
         assert "perhaps" not in line
 
 
+def test_the_wrong_batches_are_what_their_sentences_say():
+    """Of two texts, the second one gets two tokens of padding. It is computed alone here."""
+    model = random_model()
+    long, short = [5, 3, 8], [2]
+    results = batch_results(model, [long, short])
+    _, right = next(results)
+    np.testing.assert_allclose(right, [model(long)[-1], model(short)[-1]], rtol=1e-4, atol=1e-4)
+
+    def last_logits(ids, positions):
+        theirs = OtherGPT2(model, positions=lambda T: np.array(positions))
+        return theirs(np.array(ids))["logits"][-1]
+
+    for padding in (0, model.config.vocab_size - 1):
+        expected = {
+            "takes the logits of the last column, which is padding in a shorter text": (
+                last_logits([*short, padding, padding], positions=[0, 1, 2])
+            ),
+            "pads on the left, and tokens see the padding": (
+                last_logits([padding, padding, *short], positions=[0, 0, 0])
+            ),
+            "pads on the left, and counts positions from the padding": (
+                last_logits(short, positions=[2])
+            ),
+            "pads on the left, sees the padding, and counts positions from it": (
+                last_logits([padding, padding, *short], positions=[0, 1, 2])
+            ),
+        }
+        for sentence, logits in expected.items():
+            name, array = next(results)
+            assert name == f"yours {sentence}"
+            np.testing.assert_allclose(array, [right[0], logits], rtol=1e-4, atol=1e-4)
+    assert list(results) == []
+
+
 def test_the_wrong_gradients_are_what_their_sentences_say():
     """In two equal texts each token is looked up twice, and has the same gradient both times."""
     text, targets = [5, 3, 8, 2], [7, 1, 4, 6]
@@ -522,6 +604,8 @@ def test_the_wrong_gradients_are_what_their_sentences_say():
         ("lm_head.weight", of_head, of_lookup),
     ):
         results = dict(gradient_results(untied, parameter, ids, all_targets))
+        in_rows = "yours is 0 in the rows of tokens that are not in the text"
+        assert (in_rows in results) == (parameter == "lm_head.weight")
         np.testing.assert_allclose(results[RIGHT_RESULT], right, rtol=0, atol=1e-12)
         np.testing.assert_allclose(
             results["yours is that of the other matrix"], other, rtol=0, atol=1e-12
@@ -667,6 +751,7 @@ def test_a_directory_without_its_list_of_cases_is_refused(tmp_path):
         ("logits/tied", [[1.0]], "the shape is (1, 1), expected (2, 9, 67)"),
         ("steps/tied", [], "the shape is (0,), expected (4, 67)"),
         ("greedy/tied/1", [1, 2], "2 tokens, expected 40"),
+        ("greedy/tied/1", [1] * 41, "41 tokens, expected 40"),
         ("greedy/tied/1", [67] * 40, "67 is no token: the vocabulary has 67"),
         ("greedy/tied/1", [-1] * 40, "-1 is no token: the vocabulary has 67"),
         ("gradient/tied/wte.weight", [[math.nan]], "the shape is (1, 1), expected (67, 24)"),

@@ -220,11 +220,11 @@ def test_generate_ends_at_the_end_of_text_token(models):
 
 
 def test_the_end_of_text_token_counts_in_the_bits_and_is_not_shown(models):
-    expected = list(tiedgpt.generate(models[0], IDS, 5, seed=5))
+    expected = list(tiedgpt.generate(models[0], IDS, 5, seed=0))
     eos = expected[-1]
     written = expected[: expected.index(eos)]
     model = GPT2(replace(CONFIG, eos_token_id=eos), models[0].parameters)
-    *lines, end = ask(shown_models(model), "generate", ids=IDS, n=9, seed=5)
+    *lines, end = ask(shown_models(model), "generate", ids=IDS, n=9, seed=0)
     assert column(lines) == written
     log_p = np.log(softmax(model([*IDS, *written])[-1]))
     bits = [*column(lines, "bits"), -log_p[eos] / np.log(2)]
@@ -468,12 +468,19 @@ def test_a_prompt_is_read_once_for_both_heads_and_all_panels(models, monkeypatch
         for head in ("untied", "tied"):
             ask(shown, name, text=TEXT, head=head)
     assert read == [IDS]
+    # A tape takes much memory, so those of the last four prompts are kept.
+    for token in range(4):
+        ask(shown, "next", ids=[token])
+    ask(shown, "next", ids=[1])
+    ask(shown, "next", text=TEXT)
+    assert read == [IDS, [0], [1], [2], [3], IDS]
 
 
 # What is refused
 
 WRONG_FIELDS = [
     ("next", {"text": ""}, "the prompt is empty"),
+    ("next", {"ids": []}, "the prompt is empty"),
     ("next", {"text": "a" * 65}, "65 tokens, more than the model's context of 64"),
     ("next", {"text": 5}, "text must be"),
     ("next", {"ids": [1, 257]}, "257 is outside the vocabulary"),
@@ -482,7 +489,7 @@ WRONG_FIELDS = [
     ("next", {"head": "untied"}, "head must be one of tied"),
     ("next", {"head": []}, "head must be one of tied"),
     ("next", {"side": "0"}, "side must be"),
-    ("next", {"side": 2}, "side must be"),
+    ("next", {"side": 1}, "side must be"),  # there is one model
     *[("next", {name: -1}, f"{name} must be") for name in SAMPLING],
     ("next", {"greedy": 1}, "greedy must be"),
     ("generate", {"n": 201, "seed": 1}, "n must be a whole number from 1 to 200"),

@@ -20,6 +20,7 @@ from tiedgpt.explore.server import (
     MAX_BODY,
     MAX_REFUSED_BODY,
     PAGE,
+    Server,
     page_files,
 )
 
@@ -45,6 +46,13 @@ def test_a_question_is_answered_and_nothing_is_logged(server, shown, capsys):
 
 def test_only_programs_of_this_machine_reach_the_server(server):
     assert server.socket.getsockname() == ("127.0.0.1", server.server_port)
+
+
+def test_nobody_can_guess_the_secret(shown, server):
+    """It has 16 random bytes, in base64."""
+    with Server(shown) as another:
+        assert another.secret != server.secret
+        assert len(another.secret) == 22
 
 
 def test_several_answers_are_lines(server, shown):

@@ -110,6 +110,7 @@ def test_fields_about_the_files_beside_it_are_not_kept():
         "dtype": "float16",
         "torch_dtype": "float16",
         "transformers_version": "4.0.0",
+        "_name_or_path": "/somewhere/else",
     }
     written = Config.from_json({**GPT2_JSON, **about_the_files}).to_json()
     assert not about_the_files.keys() & written.keys()
@@ -158,6 +159,9 @@ def test_a_field_that_says_what_every_gpt2_does_changes_nothing(fields):
         ),
         pytest.param({"pruned_heads": {"0": [1]}}, "pruned_heads", id="pruned-heads"),
         pytest.param({"quantization_config": {"bits": 4}}, "quantization_config", id="quantized"),
+        pytest.param({"quantization_config": {}}, "quantization_config is {}", id="quantized-by"),
+        pytest.param({"model_type": ""}, "model_type is ''.*expected 'gpt2'", id="no-kind"),
+        pytest.param({"add_cross_attention": None}, "add_cross_attention is None", id="null"),
         pytest.param({"quantization": {"bits": 4}}, "quantization is .* quantised", id="mlx"),
         pytest.param({"initializer_range": 1e38}, "initializer_range must be", id="deviation"),
         pytest.param({"bos_token_id": -2}, "bos_token_id .* got -2", id="no-beginning"),

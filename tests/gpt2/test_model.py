@@ -12,6 +12,7 @@ test_goldens.py compares the logits with those of transformers.
 
 import math
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -214,6 +215,7 @@ NOT_IDS = [
     pytest.param(
         "text", r"expected token ids, got text: encode it first, with tokenizer\.encode", id="text"
     ),
+    pytest.param(b"text", "expected token ids, got text: encode it first", id="bytes"),
     pytest.param(3, r"ids must be \[T\] or \[B, T\]", id="a-number"),
     pytest.param([[[1]]], r"got shape \(1, 1, 1\)", id="three-axes"),
     pytest.param([True], "ids must be whole numbers, got bool", id="booleans"),
@@ -223,6 +225,7 @@ NOT_IDS = [
         [0, -1], r"token id -1 is outside the vocabulary of 101 \(0 to 100\)", id="below-0"
     ),
     pytest.param([0, V], "token id 101 is outside the vocabulary of 101", id="above-the-last"),
+    pytest.param([5, V + 7, -1], "token id 108 is outside", id="the-first-of-two"),
     pytest.param([2**70], "ids must be whole numbers", id="above-int64"),
     pytest.param([[1, 2], [3]], r"ids must be \[T\] or \[B, T\]: ", id="rows-of-two-lengths"),
     pytest.param(
@@ -291,7 +294,8 @@ def test_a_cache_of_another_batch_or_another_model_is_refused(model):
         model(IDS, model.new_cache(1))
     with pytest.raises(ArgumentError, match="the cache was made for another model"):
         model(IDS, model.astype(np.float64).new_cache(B))
-    for sizes in ({"n_layer": 3}, {"n_embd": 2 * SMALL.n_embd}):
+    more_heads = {"n_head": 2 * SMALL.n_head, "n_embd": 2 * SMALL.n_embd}  # of the same width
+    for sizes in ({"n_layer": 3}, {"n_embd": 2 * SMALL.n_embd}, more_heads):
         other = random_model(replace(SMALL, **sizes))
         with pytest.raises(ArgumentError, match="the cache was made for another model"):
             model(IDS, other.new_cache(B))
@@ -423,7 +427,8 @@ def test_every_activation_can_be_replaced_by_that_of_another_text(model, name):
 def test_an_edit_that_returns_the_same_values_changes_no_logit(model, name):
     tape = {}
     clean_logits = model(IDS, tape=tape)
-    patched_logits = model(IDS, edit={name: lambda x: tape[name]})
+    edit = MappingProxyType({name: lambda x: tape[name]})  # any mapping
+    patched_logits = model(IDS, edit=edit)
     np.testing.assert_array_equal(patched_logits, clean_logits)
 
 

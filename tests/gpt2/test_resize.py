@@ -116,8 +116,9 @@ def test_wrong_arguments_are_refused(arguments, message):
         random_model(SMALL).resize(**arguments)
 
 
-def test_the_token_that_ends_a_text_cannot_be_removed():
-    model = random_model(replace(SMALL, eos_token_id=V - 2))
+@pytest.mark.parametrize("eos", [V - 2, (0, V - 2)])
+def test_the_token_that_ends_a_text_cannot_be_removed(eos):
+    model = random_model(replace(SMALL, eos_token_id=eos))
     assert model.resize(V - 1).config.vocab_size == V - 1
     with pytest.raises(ArgumentError, match=f"at least {V - 1}: token {V - 2} ends a text"):
         model.resize(V - 2)

@@ -392,6 +392,19 @@ def test_ids_in_any_order_and_with_holes():
             tokenizer.decode([hole])
 
 
+def test_tokens_are_in_the_order_of_their_ids():
+    ids = dict(reversed(spelled_ids([]).items()))
+    tokenizer = Tokenizer([], {"<b>": 300, "<a>": 290}, ids)
+    assert list(tokenizer.special_tokens.items()) == [("<a>", 290), ("<b>", 300)]
+    assert list(tokenizer.ids.values()) == [*range(256), 290, 300]
+
+
+def test_a_vocabulary_without_any_token():
+    assert Tokenizer([], {}, ids={}).vocab_size == 0
+    alone = Tokenizer([], ids={})
+    assert (alone.special_tokens, alone.vocab_size) == ({EOT: 0}, 1)
+
+
 def test_two_merges_may_make_one_token():
     tokenizer = Tokenizer([("b", "c"), ("a", "bc"), ("a", "b"), ("ab", "c")])
     assert tokenizer.vocab_size == 256 + 3 + 1
@@ -485,6 +498,11 @@ def test_special_tokens_are_found_from_left_to_right_and_the_longest_first(chara
 def test_what_is_not_a_text_is_refused(value, special):
     with pytest.raises(TokenizerError, match="the text"):
         Tokenizer([]).encode(value, special=special)
+
+
+def test_the_first_half_of_a_surrogate_pair_is_named_with_its_place():
+    with pytest.raises(TokenizerError, match=r"character 2 of the text is '\\udcff'"):
+        Tokenizer([]).encode("ab\udcff\udcfe")
 
 
 def test_an_unknown_value_of_special_is_refused():

@@ -233,12 +233,23 @@ def test_the_figures_of_the_two_models_that_come_with_tiedgpt():
     assert (untied["first_alone"], untied["without_first"]) == (near("0.77"), near("2.56"))
 
 
-def test_a_tied_table_of_a_narrower_model_pays_more(figures):
-    """R2 of what follows: the untied W_E's minus that of the tied table."""
-    for width, paid in ((32, "0.20"), (64, "0.08")):
-        known = [figures[f"tables:w{width}:{head}:W_E.successors"] for head in ("untied", "tied")]
-        assert f"{known[0].mean - known[1].mean:.2f}" == paid
-        assert known[1].interval[1] < known[0].interval[0]
+@pytest.mark.parametrize(
+    ("width", "table", "known", "paid"),
+    [
+        (32, "W_E", "successors", "0.20"),
+        (32, "W_U", "predecessors", "0.08"),
+        (64, "W_E", "successors", "0.08"),
+        (64, "W_U", "predecessors", "0.05"),
+    ],
+)
+def test_a_tied_table_knows_less_than_each_table_of_an_untied_model(
+    width, table, known, paid, figures
+):
+    """R2 of what follows or precedes: that of the untied model's table minus the tied one's."""
+    untied = figures[f"tables:w{width}:untied:{table}.{known}"]
+    tied = figures[f"tables:w{width}:tied:W_E.{known}"]
+    assert f"{untied.mean - tied.mean:.2f}" == paid
+    assert tied.interval[1] < untied.interval[0]
 
 
 def test_the_models_of_tables_jsonl_are_those_of_runs_jsonl(results):

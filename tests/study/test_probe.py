@@ -59,6 +59,7 @@ def test_a_table_that_holds_the_answer_knows_it_and_random_rows_do_not(corpus):
         for table in report.values():
             assert table[thing]["low"] < table[thing]["r2"] < table[thing]["high"]
             assert table[thing]["by_penalty"]["30"] == table[thing]["r2"]
+            assert list(table[thing]["by_penalty"]) == ["3", "30", "300"]
 
     shuffled = np.random.default_rng(0).permutation(V)
     report = embeddings.knowledge(with_tables(successors[shuffled]), corpus)

@@ -139,7 +139,14 @@ def test_lens_of_a_tape_that_has_more_tokens(model, last):
 
 
 @pytest.mark.parametrize(
-    ("token", "against"), [(None, None), (A, None), (A, B)], ids=["likeliest", "token", "two"]
+    ("token", "against"),
+    [
+        pytest.param(None, None, id="likeliest"),
+        pytest.param(A, None, id="token"),
+        pytest.param(A, B, id="two"),
+        pytest.param(0, None, id="token-0"),
+        pytest.param(A, 0, id="from-token-0"),
+    ],
 )
 @pytest.mark.parametrize("removed", [[], ["attn.1.head.2", "mlp.0"]], ids=["whole", "ablated"])
 def test_logit(model, token, against, removed):
@@ -175,7 +182,7 @@ def test_score(model, stride):
     report = reports.score_report(model, TOKENIZER, ids, stride, alternatives=2)
     predictions = report.pop("predictions")
     assert list(report) == list(plain)
-    for name, value in plain.items():
+    for name, value in plain.items():  # the losses are computed in another way, so with rounding
         assert report[name] == (value if name == "head" else pytest.approx(value, rel=1e-9))
     places = [prediction["place"] for prediction in predictions]
     assert places == predicted_places(ids.size, 64, stride).tolist()
@@ -183,6 +190,12 @@ def test_score(model, stride):
         place = prediction["place"]
         log_p = log_softmax(model(ids[:place])[-1])
         assert_surprises(prediction, log_p, ids[place], 2, "bits")
+
+
+def test_a_score_without_alternatives_has_predictions_if_they_are_asked_for(model):
+    report = reports.score_report(model, TOKENIZER, np.array(IDS), stride=64, alternatives=0)
+    assert [prediction["id"] for prediction in report["predictions"]] == IDS[1:]
+    assert all(prediction["alternatives"] == [] for prediction in report["predictions"])
 
 
 def test_a_score_counts_tokens_and_bytes(model):
@@ -308,8 +321,10 @@ def test_the_gradients_of_a_long_context_are_those_of_its_last_tokens(model, mon
     assert report["gradients"] == of_last_tokens.lengths_and_cosine()
 
 
-def test_a_context_of_one_token_has_no_path_started(monkeypatch):
+def test_token_0_may_begin_a_document_and_a_context_of_one_token_has_no_path_started(monkeypatch):
     monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)  # so no path is solved
+    report = reports.study_report("m", random_model(CONFIG), CORPUS, None, NoProgress, str, start=0)
+    assert "started" in report["gains"]
     model = random_model(replace(CONFIG, n_ctx=1))
     report = reports.study_report("m", model, CORPUS, None, NoProgress, str, start=B)
     assert list(report["gains"]) == ["raw", "normed", "mlp0", "model"]

@@ -152,7 +152,7 @@ def table(blocks: dict[bytes, bytes], kind: int = 0, edit: Edit = no_edit) -> by
     footer = handle(len(stored), metaindex_block)
     stored += sealed(metaindex_block + kind_byte)
 
-    index_block = edit("index block", block(index, interval=1))
+    index_block = edit("index block", block(index, interval=1))  # 1: each key is written whole
     footer += handle(len(stored), index_block)
     stored += sealed(index_block + kind_byte)
     padded_footer = footer.ljust(40, b"\0")  # the handles of both blocks, and zeros to 40 bytes

@@ -235,6 +235,14 @@ def test_a_second_embedding_beside_the_one_that_is_named():
         tie_of(entries, embedding=WTE)
 
 
+def test_an_embedding_that_peft_has_replaced_is_no_output_matrix():
+    entries = {
+        "model.embed_tokens.modules_to_save.default.weight": matrix(),
+        "model.embed_tokens.original_module.weight": matrix(),
+    }
+    assert tie_of(entries).kind == "embedding"
+
+
 def test_a_quantised_embedding_alone():
     entries = {"wte.weight": np.ones((V, D), np.int8), "wte.scales": np.ones((V, 1), np.float32)}
     assert tie_of(entries).kind == "embedding"

@@ -325,6 +325,7 @@ def test_what_cannot_be_resumed(tmp_path):
         5,
         error=error,
     )
+    refuses("^steps must be .* got 0", Trainer.resume, tmp_path / "out", *texts, 0, error=error)
     for texts in (other_held_out, other_tokens):
         refuses("another text", Trainer.resume, tmp_path / "out", *texts, error=error)
 
@@ -466,6 +467,23 @@ def test_a_damaged_state_is_refused(tmp_path, saved, damage, named):
     change_state(tmp_path / "out", damage)
     resume = (Trainer.resume, tmp_path / "out", trainer.tokens, trainer.held_out)
     refuses(f"{STATE}.*{named}", *resume)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param(None, id="none"),
+        pytest.param({"training": "{"}, id="half"),
+        pytest.param({"training": "[" * 100_000}, id="nested"),
+    ],
+)
+def test_a_state_that_is_no_json_is_refused(tmp_path, saved, metadata):
+    trainer, directory = saved
+    shutil.copytree(directory, tmp_path / "out")
+    with (tmp_path / "out" / STATE).open("wb") as file:
+        safetensors.write(file, trainer._vectors().items(), metadata)
+    resume = (Trainer.resume, tmp_path / "out", trainer.tokens, trainer.held_out)
+    refuses(f"{STATE} does not hold the state of a training: ", *resume)
 
 
 # Batches and threads
@@ -667,6 +685,7 @@ def test_a_text_has_a_context_and_the_token_after_it():
     [
         pytest.param(SMALL, "head", "a tied model has no separate head", id="head-of-a-tied-model"),
         pytest.param(UNTIED, "body", "only must be .*, got 'body'", id="only-unknown"),
+        pytest.param(UNTIED, "", "only must be .*, got ''", id="only-empty"),
         pytest.param(
             replace(SMALL, vocab_size=50),
             None,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..checkpoints.files import ADAPTER, ADAPTER_WEIGHTS, adapter_tensors
-from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
+from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER
 from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import FLOATS, Tensor
 from ..errors import CheckpointError, short_repr
@@ -62,7 +62,7 @@ def adapter_report(
     tied: bool,
     not_measured: dict[str, str],
 ) -> AdapterReport:
-    """What the adapter beside a model here makes of its tie. One on the hub is not asked for.
+    """What the adapter in a model's folder makes of the tie. On the hub, none is looked for.
 
     tied: whether config.json or transformers says so. An untied model has no tie to lose.
     not_measured: version of transformers -> why it is not known how it loads the model with this
@@ -82,7 +82,7 @@ def adapter_report(
     if not changed or not tied:
         return AdapterReport(changed)
     which = " and ".join(f"the {matrix}" for matrix in changed)
-    is_usual = has_usual_head(model, known, matrices)
+    is_usual = has_usual_head(model, known, matrices)  # no third matrix, no bias for each token
     outcome = outcome_of(model, adapter_config, changes, is_usual)
     if outcome == "one":
         return AdapterReport(changed)
@@ -192,7 +192,7 @@ def changes_of(
     """For the "embedding" and the "head": what is done to it (ENDS) -> a tensor that does it."""
     changes: dict[str, dict[str, Tensor]] = {"embedding": {}, "head": {}}
     for name, tensor in tensors.items():
-        if IN_A_LAYER.search(name) or OTHER_TABLE.search(name):
+        if IN_A_LAYER.search(name):
             continue
         for way, end in ENDS.items():
             module = re.sub(f"{end}$", "", name)

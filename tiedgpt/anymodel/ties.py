@@ -201,7 +201,8 @@ def read_by_others(model: AnyModel, not_read: list[str]) -> str:
     """
     if not isinstance(model, Opened) or not model.path.is_dir():
         return ""
-    if model.folder.has(INDEX):  # the file WEIGHTS was read, if there is one, and not the index
+    # With both, WEIGHTS was read here, and they read the files of the index.
+    if model.folder.has(INDEX):
         return INDEX if model.folder.has(WEIGHTS) else ""
     return next((name for name in not_read if name.endswith(".safetensors")), "")
 
@@ -244,8 +245,8 @@ def size_report(name: str, model: AnyModel) -> Report:
     if tensors:
         matrices = find_matrices(config, tensors, known)
         source = "the headers of the weights"
-        # Values are read only for an encoder and a decoder, whose equal matrices may be one. No count
-        # depends on whether a head equals its embedding.
+        # Values are read only for an encoder and a decoder, whose equal matrices may be one. No
+        # count depends on whether a head equals its embedding.
         has_more = any(tensor is not None for tensor in matrices.tensors[2:])
         state = compare_matrices(model, matrices).state if has_more else matrices.state_if_equal
         numbers = count_parameters(model, tensors, matrices, known, state)
@@ -709,6 +710,7 @@ def describe_conflict(
     readers read the same files in another way.
     """
     reading_of = {reader: reading for reader, reading in readings.items() if reading is not None}
+    # Quantised matrices are not compared. They are taken for equal: to drop one then loses nothing.
     state = compared.state or matrices.state_if_equal or ""
     names = ["" if matrix is None else matrix.name for matrix in matrices.tensors]
     is_lost = any(what_is_lost(reading, state, names) for reading in reading_of.values())

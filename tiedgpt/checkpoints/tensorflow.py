@@ -217,7 +217,9 @@ def _read_block(table: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, 
     # The contents end with the places of whole keys, 4 bytes each, and how many there are.
     n_places = int.from_bytes(contents[-4:], "little")
     end = len(contents) - 4 * n_places - 4
-    entries = Bytes(contents[: max(end, 0)])  # without entries, no tensor fills the data
+    # A damaged count may make `end` negative. Then there are no entries, and a later check finds
+    # that no tensors fill the data.
+    entries = Bytes(contents[: max(end, 0)])
     key = b""
     while entries.remaining():
         shared = entries.varint()

@@ -185,7 +185,7 @@ def load_to_untie(opened: Opened, init: str | None) -> GPT2:
 
     init: None keeps such a W_U. Raises ArgumentError if it is untied already.
     """
-    if opened.config.tied:  # as the files are loaded, which config.json may contradict
+    if opened.config.tied:  # the files have no W_U that differs from wte.T
         return inputs.load(opened, "tied")
     if not opened.has_head:
         note(f"config.json of {opened.name} says untied, but there is no W_U: it begins with wte.T")

@@ -23,6 +23,7 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Print the help page. argparse ignores an error here, such as a full disk."""
+        # The parser keeps the lines of a page, those of its examples too: fill the paragraphs here.
         paragraphs = []
         for paragraph in (self.description or "").strip().split("\n\n"):
             paragraphs.append(fill(paragraph.replace("\n", " ")))

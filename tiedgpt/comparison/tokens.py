@@ -221,10 +221,8 @@ class Text:
         rows = self.logits_with(trial, self.ids)[start - 1 :]  # [N, V]
         if not self.is_near(rows[0], first, place=0):
             # With this mistake, a token sees later ones, and the prompt alone has other logits. So
-            # each token needs a pass that ends before it.
+            # each token needs a pass that ends before it, up to the first that is not theirs.
             rows = np.array([first, *self.steps(trial)])
-        if len(rows) < len(self.tokens):  # a step gave another token
-            return False
         right = self.activations["logits"][0, start - 1 :]
         changes_a_logit = False
         for place, logits in enumerate(rows):

@@ -310,7 +310,7 @@ def positions_of_new(at: Place, start: int, change: Callable[[Array], Array]) ->
     """The embedding if the positions of the tokens after the prompt are changed."""
     places = positions(at)
     places[start:] = change(places[start:])
-    return embedding_at(at, places.clip(0))
+    return embedding_at(at, places)
 
 
 def mistakes_of_steps(start: int) -> list[Mistake]:

@@ -255,9 +255,10 @@ def measured_tokens(model: GPT2) -> np.ndarray:  # -> [n]
 
 
 def solve(query: Query) -> Answer:
-    """How far the direct path is from the corpus: which part is the scale, the head, the rank.
+    """What the path normed lacks of the corpus's bigrams, in nats, in three parts.
 
-    "missing" is None for a corpus with too few tokens.
+    A scale of its logits gains the first part, another head the second one, and no head of this
+    rank the third one. "missing" is None for a corpus with too few tokens.
     """
     corpus = query.shown.corpus
     if corpus is None:

@@ -176,7 +176,7 @@ class Tokenizer:
         self.ordinary_tokens: dict[str, bytes] = {}
         self._byte_ids: dict[int, int] = {}
         for byte, name in byte_alphabet().items():
-            if name in self.ids:
+            if name in self.ids:  # a vocabulary may lack a byte, which then cannot be encoded
                 self.ordinary_tokens[name] = bytes([byte])
                 self._byte_ids[byte] = self.ids[name]
         # (left id, right id) -> the rank of this merge: the lowest is applied first. Its result has

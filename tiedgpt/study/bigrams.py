@@ -288,9 +288,9 @@ def mlp_numbers(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> MLP
     layers = range(model.config.n_layer)
     if not layers:
         return None
-    # As many of the most frequent tokens as have at most MAX_SCORES scores
+    # The most frequent tokens: each has a score for each token seen, MAX_SCORES scores in all.
     seen = corpus.frequent(min_count=1).size
-    tokens = corpus.by_count()[: max(1, MAX_SCORES // seen)]
+    tokens = corpus.by_count()[: MAX_SCORES // seen]
 
     def distance(logits: np.ndarray) -> float:
         nats = nats_from_bigrams(logits, tokens, corpus)

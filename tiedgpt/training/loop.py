@@ -150,15 +150,16 @@ class Trainer:
     ) -> Iterator[dict[str, Any]]:
         """Train as `run` does, and save before each record with a "val_loss" is yielded.
 
-        The first save makes the directory (`save`). When `should_stop()` is True after a step, the
-        training is saved and ends. Raises TiedGPTError for a loss that is not finite, files that
-        cannot be written, and a batch that does not fit into memory. The message says which model
-        the directory holds.
+        The first save makes the directory (`save`), with `others` in it: name -> contents of more
+        files. It comes with the first record if nothing is saved there yet. When `should_stop()` is
+        True after a step, the training is saved and ends. Raises TiedGPTError for a loss that is
+        not finite, files that cannot be written, and a batch that does not fit into memory. The
+        message says which model the directory holds.
         """
         try:
             for record in self.run(progress):
                 is_last = should_stop()
-                is_new = directory != self.directory  # nothing is saved there yet
+                is_new = directory != self.directory
                 if is_new or is_last or "val_loss" in record:
                     self.save(directory, others)
                 yield record
@@ -300,9 +301,9 @@ class Trainer:
 
     def _why_not_finite(self) -> str:
         """Why a loss or a gradient is not finite."""
-        # A damaged checkpoint may have a nan in the embedding of a rare token. A step reads it only
-        # if its tokens include this one, so the best model may have it too. With a rate that is too
-        # high the loss becomes nan. A nan is never the best loss, so the best model is finite.
+        # A damaged checkpoint may have a nan in the row of a rare token. The loss is finite until a
+        # batch has this token, so the best model may have the nan. A rate that is too high makes
+        # the loss nan, which is never the best loss. So then the best model is finite.
         parameters = self.best_model().parameters.values()
         best_is_finite = all(np.isfinite(array).all() for array in parameters)
         if not best_is_finite:
