@@ -41,7 +41,7 @@ CASES = {  # tensors, fields of config.json, exit code, how the answer begins, w
         {"tie_word_embeddings": False},
         0,
         "untied",
-        ["10 x 2", "0 of 10"],
+        ["config.json untied where it says so", "10 x 2", "0 of 10"],
     ),
     "one matrix": ({E: MATRIX}, {"tie_word_embeddings": True}, 0, "tied", ["one matrix"]),
     "two equal ones": (
@@ -49,7 +49,7 @@ CASES = {  # tensors, fields of config.json, exit code, how the answer begins, w
         {"tie_word_embeddings": False},
         0,
         "untied",
-        ["two equal ones", "10 of 10", "bytes of the copy 80"],
+        ["two equal ones", "equal rows 10 of 10 transformers 4", "bytes of the copy 80"],
     ),
     "two different ones": (
         {E: MATRIX, H: MATRIX + 1},
@@ -152,6 +152,8 @@ def test_the_answer_and_the_table(run, model, tensors, fields, code, answer, wor
     assert text.startswith(f"{name}: {answer}")
     for word in words:
         assert word in text
+    if answer == "untied":
+        assert "one matrix for" not in text
 
 
 def test_a_model_that_cannot_be_read_counts_more_than_a_conflict(run, model):

@@ -502,7 +502,7 @@ class TerminalInput(io.TextIOWrapper):
 
 def test_what_ends_the_prompt_loop_and_what_does_not(run, checkpoint, monkeypatch, capsys):
     """Ctrl-C ends the line or the text, an error neither, and Ctrl-D the loop."""
-    arguments = ("generate", "-m", checkpoint, "--greedy", "-n", "4")
+    arguments = ("generate", "-m", checkpoint, "--seed", "1", "-n", "9")
     _, sample, _ = run(*arguments, "c")
     typed = iter(["", KeyboardInterrupt, "<|endoftext|>", "b", "c", EOFError])
     texts = iter([KeyboardInterrupt, None])
