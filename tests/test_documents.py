@@ -663,6 +663,7 @@ def test_no_worker_for_a_minute_is_an_error(monkeypatch):
     blocks = iter([Block(0, "file", 0, b"", 10)])
     with pytest.raises(TiedGPTError, match="Dask had no worker for 60 seconds"):
         documents.do_blocks(client, print, blocks, None)
+    assert next(minutes, None) is None, "a minute with a worker ends nothing"
 
 
 def test_the_processes_of_this_machine_are_one_for_each_core_without_ctrl_c(monkeypatch):

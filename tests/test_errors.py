@@ -149,13 +149,18 @@ FLAGS = ["--top-k", "--top-p", "--temperature", "--tokens", "--tokenizer", "--to
         pytest.param("--toke", "; did you mean --tokens or --tokenizer?", id="of-two"),
         pytest.param("--topk", "; did you mean --top-k?", id="like-one"),
         pytest.param("--t", "", id="of-many"),
-        pytest.param("--to", "; did you mean --total?", id="of-three-the-likest"),
+        pytest.param("--to", "; did you mean --total?", id="of-five-the-likest"),
         pytest.param("--seed", "", id="like-none"),
         pytest.param("--tempo", "", id="not-like-enough"),
     ],
 )
 def test_a_word_that_is_not_known(word, hint):
     assert did_you_mean(word, FLAGS) == hint
+
+
+def test_a_beginning_of_three_words_does_not_say_which_is_meant():
+    assert did_you_mean("a", ["ab", "ac"]) == "; did you mean ab or ac?"
+    assert did_you_mean("a", ["ab", "ac", "ad"]) == ""
 
 
 def test_the_three_nearest_names():

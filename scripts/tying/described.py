@@ -5,6 +5,7 @@ d is the result of the tied model minus that of another arm of its cell, of one 
     ARM:CELL                   d of the held-out loss, of an arm that no prediction compares
     bits:ARM:CELL              d in bits per byte
     curve:ARM:CELL:STEPS       d of the loss after these steps, on the first 16,384 held-out tokens
+    pilot:ARM:CELL             d of the pilots, of 1,600 steps, each arm at its best start and rate
     layers:ARM:VOCABULARY      the loss of an arm with one layer minus that with two
     layers:cost:VOCABULARY     the cost of the tie with one layer minus that with two
     bits:vocabularies:LAYERS   d of untied in bits per byte with 2,048 tokens minus that with 512
@@ -19,8 +20,8 @@ from functools import partial
 import numpy as np
 
 from .differences import Figure
-from .registered import ARMS, COUNTS, Arm
-from .runs import Line, Results
+from .registered import ARMS, COUNTS, PILOT_SEEDS, TEXT, Arm, pilot, pilot_run
+from .runs import Line, Results, key_of
 from .verdicts import ARM, TESTS, Pair, final_results, pairs_of, verdict_figures
 
 RARE, FREQUENT = 300, 30_000
@@ -41,6 +42,7 @@ def described_figures(results: Results) -> dict[str, Figure]:
         for steps, _loss in first_tied["curve"]:  # the curves of all runs have the same steps
             name = f"curve:{arm.name}:{arm.cell}:{steps}"
             figures[name] = figure(pairs, partial(loss_after, steps))
+        figures[f"pilot:{arm.name}:{arm.cell}"] = pilot_figure(arm, results)
         if arm.name == "untied":
             figures |= by_count(arm.cell, pairs)
     return figures | between_cells(results)
@@ -98,6 +100,17 @@ def measured(
         return None
     whole = [seed for seed in sorted(seeds) if all("loss" in runs[seed] for runs in found)]
     return np.array([[measure(runs[seed]) for seed in whole] for runs in found])
+
+
+def pilot_figure(arm: Arm, results: Results) -> Figure:
+    """d of the pilots of the tied arm and another one, each at its best start and rate."""
+    losses = []
+    for each in (ARM[arm.cell, "tied"], arm):
+        start, rate = pilot(each, results).best
+        runs = [pilot_run(each, start, rate, seed) for seed in PILOT_SEEDS]
+        losses.append([loss(results[key_of(run.as_json, TEXT)]) for run in runs])
+    tied, other = np.array(losses)
+    return Figure(tuple(tied - other))
 
 
 def by_count(cell: str, pairs: list[Pair]) -> dict[str, Figure]:

@@ -495,6 +495,13 @@ def test_for_one_of_several_files_the_error_asks_for_the_directory(tmp_path, nam
     refuses("give their directory$", tiedgpt.load_model, tmp_path / name)
 
 
+def test_a_directory_is_not_advised_in_its_own_place(tmp_path):
+    """It has one of several files, and not the others."""
+    (tmp_path / "model.data-00000-of-00001").write_bytes(bytes(9))
+    error = refuses("is not a checkpoint", tiedgpt.load_model, tmp_path)
+    assert "give their directory" not in error
+
+
 def test_a_file_of_an_unknown_format_is_not_a_checkpoint(tmp_path):
     (tmp_path / "notes.txt").write_text("none")
     message = r"notes\.txt is not a checkpoint: .* a config\.json"
@@ -540,7 +547,15 @@ def test_the_folder_of_another_program_is_named(tmp_path, program, has_config):
     assert "file of PyTorch" not in error
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model_1.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.safetensors",
+        "pytorch_model.bin",
+        "model_1.safetensors",
+        "model-00001-of-00002.safetensors",
+    ],
+)
 def test_weights_without_a_configuration_are_named(tmp_path, model, name):
     """accelerate's save_state writes such a folder."""
     write_tensors(tmp_path, model.parameters)

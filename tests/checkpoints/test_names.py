@@ -18,7 +18,7 @@ from tiedgpt import Config, from_state_dict
 from tiedgpt.checkpoints import Opened
 from tiedgpt.checkpoints.names import EMBEDDINGS, HEADS, LAYOUTS, MODULES_OF, OTHER_TABLE, with_N
 from tiedgpt.checkpoints.state_dicts import NOT_IN_SHAPES
-from tiedgpt.checkpoints.tensors import Tensor, join
+from tiedgpt.checkpoints.tensors import Tensor, have_same_values, join
 from tiedgpt.comparison.compare import compare
 from tiedgpt.errors import ArgumentError
 from tiedgpt.gpt2.backward import loss_and_gradients
@@ -392,6 +392,26 @@ def test_parts_that_are_not_in_row_order_are_no_stretch_of_the_file():
     parts = [both[0].T, both[1].T]
     expected = np.concatenate([values[0].T, values[1].T])
     np.testing.assert_array_equal(join(parts, axis=0).values(), expected)
+
+
+def test_parts_of_two_files_or_of_two_types_are_no_stretch_of_the_file():
+    """The second part begins where the first one ends: at byte 24."""
+    memory = np.arange(12, dtype=np.float32).tobytes()
+    other_memory = np.ones(12, np.float32).tobytes()
+    first = Tensor(Path("x"), "x", "F32", (2, 3), 0, 24, memory)
+    in_another_file = Tensor(Path("y"), "y", "F32", (2, 3), 24, 48, other_memory)
+    of_another_type = Tensor(Path("x"), "y", "F16", (2, 3), 24, 36, memory)
+    for second in (in_another_file, of_another_type):
+        expected = np.concatenate([first.values(), second.values()])
+        np.testing.assert_array_equal(join([first, second], axis=0).values(), expected)
+
+
+def test_a_square_matrix_and_its_transpose_at_one_place_differ():
+    values = np.arange(4, dtype=np.float32).reshape(2, 2)
+    matrix = Tensor(Path("x"), "x", "F32", values.shape, 0, values.nbytes, values.tobytes())
+    assert have_same_values(matrix, matrix)
+    assert not have_same_values(matrix, matrix.T)
+    assert matrix.equal_rows(matrix.T) == 0
 
 
 # Who else names tensors

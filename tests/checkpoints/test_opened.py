@@ -196,7 +196,9 @@ def test_what_is_said_of_an_adapter(tmp_path):
     of_layer = {"base_model.model.transformer.h.0.attn.c_attn.lora_A.weight": ones}
     of_head = {"base_model.model.lm_head.lora_A.weight": ones}
 
-    assert adapter_beside(tmp_path / "bare", None).adapter.endswith("its weights are not here")
+    bare = adapter_beside(tmp_path / "bare", None).adapter
+    assert bare.endswith("its weights are not here")
+    assert "compare its logits before and after" in bare
     plain = adapter_beside(tmp_path / "layer", of_layer).adapter
     assert plain.startswith(kind)
     assert "head" not in plain
@@ -205,6 +207,11 @@ def test_what_is_said_of_an_adapter(tmp_path):
         "adapter_model.safetensors has 'base_model.model.lm_head.lora_A.weight'"
     )
     assert "; it changes the head: " in changed
+    assert "do not merge it into a tied model" in changed
+
+    replaced = {"base_model.model.lm_head.weight": ones}
+    saved = adapter_beside(tmp_path / "saved", replaced).adapter
+    assert "compare its logits before and after" in saved
 
     of_another = {"base_model.model.transformer.h.0.new_wte.lora_A.weight": ones}
     assert "head" not in adapter_beside(tmp_path / "another", of_another).adapter

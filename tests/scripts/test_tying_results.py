@@ -40,6 +40,7 @@ CHOSEN = {"0.005", "0.02", "0.05", "0.1", "0.2", "0.3", "0.4", "0.004", "0.008",
 CHOSEN |= {"0.25", "0.177", "0.125", "0.088"}  # 1 / sqrt(D)
 CHOSEN |= {"0.01", "0.15", "0.45", "0.65", "3.11", "1.414", "99.3"}
 CHOSEN |= {"0.001", "0.0005", "0.9", "0.99", "1.0"}  # rates, AdamW, clipping
+CHOSEN |= {"3.3"}  # million tokens: 3,200 steps of 16 texts of 64
 CHOSEN |= {"3.1", "3.2", "0.1", "0.014", "0.028"}  # Llamas; ln V / D, and twice that
 # What others have found, and the sizes of their models
 OF_OTHERS = {"3.874", "3.692", "0.019", "0.2", "1.2", "1.5"}

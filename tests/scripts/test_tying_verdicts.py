@@ -28,6 +28,8 @@ def made_up(losses, only=None) -> dict:
                 for seed in PILOT_SEEDS:
                     run = registered.pilot_run(arm, start, rate, seed)
                     loss = 3.0 if rate == arm.rates[1] else 3.5
+                    if arm.name == "tied":
+                        loss += 0.001 * (seed - 100)
                     results[key_of(run.as_json, TEXT)] = {"loss": loss}
         for run in registered.final_runs(arm, results):
             loss = losses(arm, run.seed)
@@ -228,7 +230,7 @@ def test_cells_are_compared_seed_by_seed_over_the_seeds_that_both_have():
     assert not {"layers:cost:2048", "bits:vocabularies:2"} & values.keys()  # not all runs are done
 
 
-def test_the_learning_curve_and_the_counts_of_a_cell():
+def test_the_learning_curve_the_pilots_and_the_counts_of_a_cell():
     figures = described.described_figures(
         made_up(lambda arm, seed: 3.1 if arm.name == "tied" else 3.0, only=["512-1"])
     )
@@ -239,6 +241,7 @@ def test_the_learning_curve_and_the_counts_of_a_cell():
     assert figures["share-below-300:512-1"].mean == pytest.approx(0.6)
     rare = 6 * 0.1 / (10 * len(rare_groups))
     assert figures["below-300:512-1"].mean == pytest.approx(rare)
+    assert figures["pilot:untied:512-1"].values == pytest.approx([0.001, 0.002, 0.003])
     assert figures["from-30000:512-1"].mean == pytest.approx(4 * 0.1 / 10)
 
 

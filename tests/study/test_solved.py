@@ -82,6 +82,13 @@ def test_the_fit_does_not_depend_on_the_scales_of_the_columns(best):
     np.testing.assert_allclose(softmax(X @ best), softmax(scaled_X @ scaled_fit), atol=1e-4)
 
 
+def test_a_column_that_is_there_twice_changes_nothing(best):
+    X, Q, W = random_problem()
+    with_a_copy = np.column_stack([X, X[:, 0]])
+    fit = solved.fit_softmax(with_a_copy, Q, np.vstack([W, W[0]]), steps=3000)
+    np.testing.assert_allclose(softmax(with_a_copy @ fit), softmax(X @ best), atol=1e-4)
+
+
 def test_with_more_dimensions_than_rows_no_kl_is_left():
     X, Q, W = random_problem(n=5, D=8)
     fit = solved.fit_softmax(X, Q, W, steps=3000)

@@ -243,6 +243,8 @@ def test_asymmetry_computed_in_blocks_of_rows_is_that_of_the_whole_matrix(monkey
     model = random_model(UNTIED)
     asymmetry = paths.asymmetry(model.W_E, model.W_U)
     assert asymmetry == pytest.approx(relative_asymmetry(model), rel=1e-12)
+    A = model.W_E.astype(np.float64) @ model.W_U
+    assert paths.matrix_asymmetry(A) == pytest.approx(asymmetry, rel=1e-6)
 
 
 def test_asymmetry_of_a_nearly_tied_model_is_not_lost_in_rounding(monkeypatch):
@@ -619,7 +621,7 @@ def test_a_lens_of_the_last_two_tokens_has_the_last_two_rows_of_a_whole_lens(
 ):
     """The threads compute the logits of four rows at a time."""
     rows_at_once = 4
-    monkeypatch.setattr(evaluation, "split_work", lambda *_: (threads, rows_at_once))
+    monkeypatch.setattr(evaluation, "split_work", lambda **_: (threads, rows_at_once))
     whole_lens = predictions.lens(model, TOKENS, 3)
     short_lens = predictions.lens(model, TOKENS, 3, last=2)
     for whole, short in zip(whole_lens, short_lens, strict=True):  # layer by layer
