@@ -340,7 +340,7 @@ def test_a_case_stays_because_of_a_mistake(kind, tables):
         assert found != all_found or len(answers) < len(all_answers), f"{name} can go"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("encode", marks=pytest.mark.slow), *KINDS[1:]])
 def test_each_mistake_is_named(kind, tables, answers_of):
     for sentence in tables[kind]:
         answers = {}
