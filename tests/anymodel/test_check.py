@@ -27,6 +27,7 @@ from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.kinds import values_of
 from tiedgpt.anymodel.matrices import matrix_shape
 from tiedgpt.anymodel.ties import tie_report
+from tiedgpt.checkpoints.opened import Opened
 from tiedgpt.errors import TiedGPTError
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -1748,6 +1749,12 @@ def test_params_and_check_have_the_same_counts(
     assert document["tied"]["total"] == matrices_if_tied * V * D
     counted = report_of(path)["parameters"]
     assert {name: document[name] for name in counted} == counted
+
+
+def test_params_reads_no_values_of_an_embedding_and_a_head(tmp_path, run, monkeypatch):
+    path = write(tmp_path / "model", CONFIG, {E: EMBEDDING, H: EMBEDDING})
+    monkeypatch.setattr(Opened, "equal_rows", lambda *_, **__: pytest.fail("values are read"))
+    assert answer(run, "params", path)["untied"]["total"] == 2 * V * D
 
 
 def test_the_matrices_of_an_encoder_and_a_decoder_are_counted_one_by_one(tmp_path, run):

@@ -89,6 +89,7 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
     "429": (WEIGHTS, [Fault(429, {"Retry-After": "0"}), Fault(429, {"Retry-After": "later"})]),
     "dropped": (WEIGHTS, [DROPPED]),
     "dropped at first": (CONFIG_FILE, [DROPPED]),
+    "408 of the hub itself": (CONFIG_FILE, [Fault(408)]),
     "stalled": (WEIGHTS, [Fault(stop=HALF, stalls=True)]),
     "no Range": (WEIGHTS, [HALFWAY, Fault(no_range=True, stop=9), Fault(no_range=True)]),
     "416": (WEIGHTS, [HALFWAY, Fault(416)]),

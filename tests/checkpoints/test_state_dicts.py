@@ -336,6 +336,9 @@ def test_two_names_of_one_parameter():
     model = random_model()
     state = {**model.parameters, "transformer.wte.weight": model.W_E.copy()}
     assert_read_as(model, from_state_dict(state, config=model.config))
+    with_nan = np.full_like(model.parameters["wpe.weight"], np.nan)
+    twice = {**state, "wpe.weight": with_nan, "transformer.wpe.weight": with_nan.copy()}
+    from_state_dict(twice, config=model.config)
     state["transformer.wte.weight"] = model.W_E + 1
     message = r"'wte\.weight' and 'transformer\.wte\.weight' are both wte\.weight, and they differ"
     with pytest.raises(ArgumentError, match=message):
@@ -396,6 +399,8 @@ def test_a_state_dict_inside_of_a_checkpoint_is_named():
 def test_an_unknown_parameter():
     with pytest.raises(ArgumentError, match="'conv1' is no parameter of a GPT-2"):
         from_state_dict({"conv1": np.ones(3)})
+    with pytest.raises(ArgumentError, match=r"'wpe\.weigth' is no .* the nearest are wpe\.weight"):
+        from_state_dict({"wpe.weigth": np.ones(3)})
 
 
 def test_a_masked_array_is_refused():

@@ -306,6 +306,7 @@ HOSTILE_NAMES = [
         0,
         id="token",
     ),
+    pytest.param(["tokenize", "-m", f"{FOLDER}/model", "--decode", "256"], 0, id="decoded"),
     pytest.param(["tokenize", "-m", f"{FOLDER}/bare", "a"], 2, id="model-without-a-tokenizer"),
     pytest.param(["list"], 0, id="models-in-a-list"),
     pytest.param(["untie", f"{FOLDER}/bare", f"{FOLDER}/new"], 0, id="new-model"),

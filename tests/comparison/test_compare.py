@@ -943,6 +943,7 @@ def test_the_command_on_a_bad_file(compared, tmp_path, name):
         pytest.param("a.safetensors", "x", "not a safetensors file", id="not-safetensors"),
         pytest.param("a.SAFETENSORS", "x", "not a safetensors file", id="capitals"),
         pytest.param("a.json", '{"ids": [1], "ids": [2]}', "'ids' is in it twice", id="twice"),
+        pytest.param("a.json", '{"ids": 0, "ids": [2]}', "'ids' is in it twice", id="0 twice"),
         pytest.param(
             "a.json",
             '{"ids": [1], "attn.0.qkv": [[1]], "h.0.attn.c_attn": [[2]]}',

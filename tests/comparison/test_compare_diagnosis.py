@@ -324,6 +324,14 @@ def some_difference(theirs, ours, distances, tolerance=1e-6, name="logits"):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [("attn.3.qkv", 3), ("resid_post.11", 11), ("mlp.10.pre", 10), ("final", None)],
+)
+def test_the_layer_of_an_activation(name, layer):
+    assert layer_of(name) == layer
+
+
 def test_how_mistakes_are_described():
     """In the order of the forward pass, the likeliest of alternatives first, with all notes."""
     comparison = SimpleNamespace(names=["embed", "attn.0.q", "logits"])
@@ -344,6 +352,10 @@ def test_how_mistakes_are_described():
         "attn.0.q: or yours has b",
     ]
     assert note == "these are 2 mistakes: correct them in this order; note c; note a"
+    found[1][0] = some_trial("embed", "has c")
+    _, note = described([1.0, np.inf])
+    assert note == "these are 2 mistakes: correct them in this order; note a"
+    found[1][0] = some_trial("embed", "has c", note="note c")
     sentences, _ = described([1e-6, np.inf])  # the other number agrees
     assert sentences[0] == "embed: perhaps yours has c"
     difference = some_difference(x, x, np.ones(2))

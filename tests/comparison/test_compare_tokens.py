@@ -265,6 +265,15 @@ def test_the_mistake_is_named(steps, sentence):
     assert QUANTISED not in report["notes"]
 
 
+def test_the_last_token_excludes_a_mistake_that_gives_all_others():
+    prompt, tokens = other_tokens(TWO_LAYERS, 3, pattern=softmax)
+    report = compare_tokens(TWO_LAYERS, prompt, tokens)
+    assert any("has no causal mask" in line for line in report["mistakes"]), report
+    tokens[-1] = (tokens[-1] + 1) % TWO_LAYERS.config.vocab_size
+    report = compare_tokens(TWO_LAYERS, prompt, tokens)
+    assert not any("has no causal mask" in line for line in report["mistakes"]), report
+
+
 @SLOW
 def test_logits_of_nan_are_named():
     """A token that does not see itself: the first has no key. argmax of nan is the first token."""
