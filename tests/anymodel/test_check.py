@@ -592,7 +592,7 @@ METADATA = [  # of a safetensors file, and whether it is known what transformers
 METADATA_AT_PLACES = []
 for place in ("one file", "a shard", "the hub"):
     for metadata, is_known in METADATA:
-        is_sample = place != "the hub" or metadata in ({"format": "pt"}, {})
+        is_sample = place == "one file" or metadata in ({"format": "pt"}, {})
         marks = () if is_sample else pytest.mark.slow
         METADATA_AT_PLACES.append(
             pytest.param(place, metadata, is_known, marks=marks, id=f"{place}-{metadata}")

@@ -103,7 +103,7 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
 # Other cases have each of these faults, too.
 SLOW = {"plain", "cut at once", "cut three times", "dropped", "404 of the other host"}
 SLOW |= {"403", "redirects in a circle", "410", "cut", "503", "too small a Content-Length"}
-SLOW |= {"416", "small file"}
+SLOW |= {"416", "small file", "cut after a byte", "no Range", "no hash", "no commit"}
 
 
 def download_cases(cases):

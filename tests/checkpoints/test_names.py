@@ -158,7 +158,10 @@ def test_names_and_shapes_are_those_of_the_program(layout):
     assert {name: x.shape for name, x in in_layout(model, layout).items()} == printed
 
 
-@pytest.mark.parametrize("prefix", ["", pytest.param("module.", marks=pytest.mark.slow), "model."])
+@pytest.mark.parametrize(
+    "prefix",
+    ["", *(pytest.param(prefix, marks=pytest.mark.slow) for prefix in ("module.", "model."))],
+)
 @pytest.mark.parametrize(("layout", "head"), ROWS)
 def test_a_folder_of_each_layout(tmp_path, layout, head, prefix):
     """Written again, it is the same model with the names of transformers."""

@@ -22,6 +22,7 @@ from tiedgpt.comparison.places import (
     compare_arrays,
     compute_activations,
     kind_of,
+    layer_of,
     sentence_of,
     trials_of,
 )

@@ -44,7 +44,7 @@ NO_GPT2 = random_model(
 @pytest.mark.parametrize(
     "mistake",
     [
-        mistake if n % 8 == 0 else pytest.param(mistake, marks=SLOW)
+        mistake if n % 12 == 0 else pytest.param(mistake, marks=SLOW)
         for n, mistake in enumerate(mistakes_in(n_layer=2))
     ],
     ids=lambda mistake: mistake.sentence,
@@ -73,7 +73,7 @@ def id_of(wrong_gpt2):
 @pytest.mark.parametrize(
     "wrong_gpt2",
     [
-        case if n % 5 == 0 else pytest.param(case, marks=SLOW)
+        case if n % 8 == 0 else pytest.param(case, marks=SLOW)
         for n, case in enumerate(WRONG_GPT2S + UNEXPLAINED)
     ],
     ids=id_of,

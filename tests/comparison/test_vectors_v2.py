@@ -447,9 +447,7 @@ def greedy_with(wrong_of, case):
 
 
 def marks_of(number):
-    """Some mistakes are tried in the quick tests, more in the slow ones, all with --all-cases."""
-    if number == 0:
-        return ()
+    """Some mistakes are tried in the slow tests, all with --all-cases."""
     if number % 4 == 0:
         return pytest.mark.slow
     return (pytest.mark.slow, pytest.mark.whole)

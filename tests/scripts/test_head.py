@@ -472,7 +472,10 @@ def name_of(token):
     return f" W{token // 2}" if token % 2 else f"w{token // 2}"
 
 
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(
+    "tied",
+    [pytest.param(True, id="tied", marks=pytest.mark.slow), pytest.param(False, id="untied")],
+)
 def test_the_figures_equal_those_counted_with_loops(tied):
     ids = some_corpus().ids
     gpt2 = random_model(SMALL.with_head("tied" if tied else "untied"), dtype=np.float64)

@@ -77,10 +77,12 @@ def plainly_trained(run: Run, tokens: np.ndarray) -> dict[str, np.ndarray]:
     "changes",
     [
         pytest.param({}, id="tied"),
-        pytest.param({"head": "untied"}, id="untied"),
+        pytest.param({"head": "untied"}, id="untied", marks=pytest.mark.slow),
         pytest.param({"table": 1.0}, id="large gradients, which are clipped"),
         pytest.param({"head": "untied", "W_E_rate": 3.0}, id="a rate for W_E"),
-        pytest.param({"head": "zeros", "W_U_rate": 0.3}, id="a rate for W_U"),
+        pytest.param(
+            {"head": "zeros", "W_U_rate": 0.3}, id="a rate for W_U", marks=pytest.mark.slow
+        ),
         pytest.param({"layers": 2, "W_E_rate": 0.3}, id="a rate for a tied table"),
     ],
 )

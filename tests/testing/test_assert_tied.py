@@ -807,7 +807,8 @@ def test_fixtures(tiny_gpt2, assert_same_gpt2, assert_tied):
 """
 
 
-@pytest.mark.parametrize("is_asked_for", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_asked_for", [True, False])
 def test_the_fixtures_of_the_plugin(tmp_path, is_asked_for):
     (tmp_path / "test_user.py").write_text(TESTS_OF_A_USER)
     if is_asked_for:

@@ -228,7 +228,7 @@ def test_the_mean_held_out_loss_is_computed_in_float64(monkeypatch):
     "losses",
     [
         pytest.param({0: 3.0, 2: 4.0, 4: 2.0, 6: 1.0}, id="better-from-step-4"),
-        pytest.param({0: 4.0, 2: 1.0, 4: 2.0, 6: 3.0}, id="best-at-step-2"),
+        pytest.param({0: 4.0, 2: 1.0, 4: 2.0, 6: 3.0}, id="best-at-step-2", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize(
