@@ -225,9 +225,8 @@ def read_blocks(inputs: Iterable[Input]) -> Iterator[Block]:
                 if size == 0:
                     break
                 text = without_mark(lines, source.file) if offset == 0 else lines
-                start = (
-                    offset + len(lines) - len(text)
-                )  # after the byte order mark, if there is one
+                # The text begins after the byte order mark, if there is one.
+                start = offset + len(lines) - len(text)
                 yield Block(number, source.file, start, text, file.tell() - file_bytes)
                 number += 1
                 offset += size

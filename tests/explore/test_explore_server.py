@@ -243,7 +243,11 @@ def test_as_many_idle_connections_as_are_allowed_stay_open(server):
             assert b" 200 " in connection.recv(100)
 
 
-def test_a_client_that_has_sent_the_secret_is_not_closed_for_idle_connections(server, monkeypatch):
+def begin_slow_answer(server, monkeypatch):
+    """Ask a question in a thread, whose answer is computed until the function returned is called.
+
+    That function returns what the question got.
+    """
     is_computing, may_end = threading.Event(), threading.Event()
 
     def slow(query):
@@ -255,15 +259,26 @@ def test_a_client_that_has_sent_the_secret_is_not_closed_for_idle_connections(se
     thread = threading.Thread(target=lambda: answers.append(post(server.url, "lens")))
     thread.start()
     assert is_computing.wait(60)
+
+    def end_answer():
+        may_end.set()
+        thread.join()
+        (answer,) = answers
+        return answer
+
+    return end_answer
+
+
+def test_a_client_that_has_sent_the_secret_is_not_closed_for_idle_connections(server, monkeypatch):
+    end_answer = begin_slow_answer(server, monkeypatch)
     address = ("127.0.0.1", server.server_port)
     with ExitStack() as stack:
         idle = []
         for _ in range(server_module.MAX_STRANGERS + 1):
             idle.append(stack.enter_context(socket.create_connection(address, timeout=30)))
         assert idle[0].recv(1) == b""  # so the oldest stranger has been closed
-        may_end.set()
-        thread.join()
-    assert answers == [(200, [{"ended": True}])]
+        answer = end_answer()
+    assert answer == (200, [{"ended": True}])
 
 
 @pytest.mark.parametrize("sent", [b"G", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"])
@@ -309,21 +324,9 @@ def test_a_client_that_reads_slowly_keeps_no_other_waiting(server, monkeypatch, 
 
 
 def test_a_page_is_sent_while_an_answer_is_computed(server, monkeypatch):
-    is_computing, may_end = threading.Event(), threading.Event()
-
-    def slow(query):
-        is_computing.set()
-        return {"ended": may_end.wait(60)}
-
-    monkeypatch.setitem(QUESTIONS, "lens", slow)
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(post(server.url, "lens")))
-    thread.start()
-    assert is_computing.wait(60)
+    end_answer = begin_slow_answer(server, monkeypatch)
     assert request(server.url, "GET", "lab")[0] == 200
-    may_end.set()
-    thread.join()
-    assert answers == [(200, [{"ended": True}])]
+    assert end_answer() == (200, [{"ended": True}])
 
 
 def test_one_answer_is_computed_at_a_time(server, monkeypatch):

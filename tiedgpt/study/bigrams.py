@@ -288,7 +288,7 @@ def mlp_numbers(model: GPT2, corpus: Corpus, progress: OnProgress = None) -> MLP
     layers = range(model.config.n_layer)
     if not layers:
         return None
-    # The most frequent tokens: each has a score for each token seen, MAX_SCORES scores in all.
+    # Each token has a score for each token seen: take the most frequent, with at most MAX_SCORES.
     seen = corpus.frequent(min_count=1).size
     tokens = corpus.by_count()[: MAX_SCORES // seen]
 

@@ -157,9 +157,8 @@ def read_vectors(
 
 def check_model(directory: Path, state: State, best_model: GPT2) -> None:
     """Raise CheckpointError if the best model is not the one that the training has saved."""
-    config = json.loads(
-        json.dumps(best_model.config.to_json())
-    )  # lists for tuples, as in the state
+    # As read from JSON, so that a tuple is a list, as in the state
+    config = json.loads(json.dumps(best_model.config.to_json()))
     for name, value in state.config.items():
         if config.get(name) != value:
             raise CheckpointError(
