@@ -56,7 +56,12 @@ def run_node(script, *others, **values):
     """
     process = node_process()
     whole_script = '"use strict"\n' + modules("tokenizer.js", "gpt2.js", *others) + script
-    print(json.dumps({"script": whole_script, "input": values}), file=process.stdin, flush=True)
-    answer = json.loads(process.stdout.readline())
+    try:
+        print(json.dumps({"script": whole_script, "input": values}), file=process.stdin, flush=True)
+        answer = json.loads(process.stdout.readline())
+    except BaseException:  # of a test that takes too long, the answer is not that of the next one
+        process.kill()
+        node_process.cache_clear()
+        raise
     assert answer["error"] is None, answer["error"]
     return answer["printed"]
