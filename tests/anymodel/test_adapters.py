@@ -68,6 +68,13 @@ CASES = {
         "replaces",
         False,
     ),
+    "two that differ in a row": (
+        LLAMA,
+        TIED_SAVED,
+        {f"{E}.weight": ONE, f"{H}.weight": np.concatenate([ONE[:-1], OTHER[-1:]])},
+        "replaces",
+        False,
+    ),
     "two equal copies": (LLAMA, LORA, {f"{E}.weight": ONE, f"{H}.weight": ONE}, "tied", False),
     "two equal ones of GPT-2": (
         ("gpt2", "GPT2LMHeadModel"),
@@ -92,6 +99,13 @@ CASES = {
         LLAMA,
         LORA,
         {f"{E}.{DELTA}": ROWS, f"{H}.{DELTA}": OTHER_ROWS},
+        "adds",
+        True,
+    ),
+    "tokens of both, one more of the head": (
+        LLAMA,
+        LORA,
+        {f"{E}.{DELTA}": ROWS, f"{H}.{DELTA}": ONE[:4]},
         "adds",
         True,
     ),
@@ -159,13 +173,44 @@ LARGER = np.ones((V + 8, D), np.float32)
     # version: the first of transformers that does not load the model with its adapter as usual
     ("adapter_config", "tensors", "version", "sentence"),
     [
-        ({**LORA, "base_model_name_or_path": "owner/base"}, IN_A_LAYER, 4, "loads the base model"),
-        ({**LORA, "base_model_name_or_path": None}, IN_A_LAYER, 4, "loads the base model"),
-        ({"peft_type": "PROMPT_TUNING"}, {"prompt_embeddings": ROWS}, 5, "'PROMPT_TUNING', lies"),
-        (SAVED, {f"{H}.weight": LARGER}, 5, "of another shape"),
-        (LORA, None, 5, "without adapter_model.safetensors"),
+        (
+            {**LORA, "base_model_name_or_path": "owner/base"},
+            IN_A_LAYER,
+            4,
+            "transformers 4 loads the base model of the adapter, 'owner/base'",
+        ),
+        (
+            {**LORA, "base_model_name_or_path": None},
+            IN_A_LAYER,
+            4,
+            "transformers 4 loads the base model of the adapter, None",
+        ),
+        (
+            {"peft_type": "PROMPT_TUNING"},
+            {"prompt_embeddings": ROWS},
+            5,
+            "an adapter, 'PROMPT_TUNING', lies beside it",
+        ),
+        (
+            SAVED,
+            {f"{H}.weight": LARGER},
+            5,
+            f"the adapter has base_model.model.{H}.weight of another shape",
+        ),
+        (
+            SAVED,
+            {f"{E}.weight": LARGER},
+            5,
+            f"the adapter has base_model.model.{E}.weight of another shape",
+        ),
+        (
+            LORA,
+            None,
+            5,
+            "adapter_config.json lies beside it without adapter_model.safetensors",
+        ),
     ],
-    ids=["another base", "no base", "a prompt", "more rows", "no weights"],
+    ids=["another base", "no base", "a prompt", "more rows", "more tokens", "no weights"],
 )
 @pytest.mark.parametrize("flag", [True, False])
 def test_an_adapter_that_transformers_loads_otherwise(
@@ -181,7 +226,7 @@ def test_an_adapter_that_transformers_loads_otherwise(
         assert report["transformers4"] is None
         assert report["transformers"] == (None if version == 5 else right)
         assert (report["verdict"], report["conflict"]) == ("not known", "")
-        assert sentence in report["not_measured"]
+        assert report["not_measured"] == sentence
 
 
 def test_how_an_adapter_in_a_file_of_torch_is_loaded_is_not_known(tmp_path):
@@ -221,6 +266,54 @@ def test_an_adapter_of_a_tied_model(tmp_path, case):
         assert "merge it with peft's merge_and_unload" not in model.adapter
 
 
+ADDS = (
+    "the model is tied, and the adapter beside it adds to {}: PEFT 0.21.2 merges this into the one "
+    "matrix, so both its uses change, and the merged model has other logits"
+)
+REPLACES = (
+    "the model is tied, and the adapter beside it replaces {}: both together are untied, and "
+    "PEFT 0.21.2 merges and saves them so; older versions were not run"
+)
+NOT_KNOWN = "what a merge of the adapter, which changes {}, makes of the tie"
+BOTH = ["embedding", "head"]
+SAID = {  # a case -> the matrices that the adapter changes; what is said of it
+    "in a layer": ([], None),
+    "tokens": (["embedding"], None),
+    "LoRA of the head": (["head"], ADDS.format("the head")),
+    "LoRA of both": (BOTH, ADDS.format("the embedding and the head")),
+    "an embedding": (["embedding"], REPLACES.format("the embedding")),
+    "two matrices": (BOTH, REPLACES.format("the embedding and the head")),
+    "tokens of one": (["embedding"], NOT_KNOWN.format("the embedding")),
+    "two ways": (BOTH, NOT_KNOWN.format("the embedding and the head")),
+    "IA3": (["head"], "an adapter, 'IA3', lies beside it"),
+    "no type": (["head"], "an adapter, None, lies beside it"),
+}
+REMEDY = """\
+import torch
+from peft import PeftModel
+from transformers import LlamaForCausalLM
+model = LlamaForCausalLM.from_pretrained("MODEL")
+head = model.get_output_embeddings()
+head.weight = torch.nn.Parameter(head.weight.detach().clone())
+for config in (model.config, model.config.get_text_config()):
+    config.tie_word_embeddings = False
+model = PeftModel.from_pretrained(model, "ADAPTER").merge_and_unload()
+model.save_pretrained("MERGED")"""
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_said_of_an_adapter(tmp_path, name):
+    kind_and_class, adapter_config, tensors, _, has_mend = CASES[name]
+    changed, sentence = SAID[name]
+    report = tie_report("model", write(tmp_path, kind_and_class, True, adapter_config, tensors))
+    assert report["changed_by_adapter"] == changed
+    assert (report["conflict"] or report["not_measured"]) == sentence
+    if has_mend:
+        run = "move adapter_config.json and its weights to a directory ADAPTER of their own, and run"
+        text = f"to merge it, {run}\n{REMEDY}"
+        assert report["mends"] == [{"flags": {}, "python": REMEDY, "text": text}]
+
+
 @pytest.mark.parametrize("kind_and_class", [LLAMA, BERT])
 def test_an_untied_model_has_no_tie_to_lose(tmp_path, kind_and_class):
     model = write(tmp_path, kind_and_class, False, LORA, LORA_HEAD)
@@ -237,7 +330,8 @@ def test_the_base_of_an_adapter_may_be_its_folder_by_any_path(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     adapter_config = {**LORA, "base_model_name_or_path": path.format(tmp_path=tmp_path)}
     write(folder, LLAMA, True, adapter_config, IN_A_LAYER)
-    assert tie_report("model", open_any(str(folder)))["verdict"] == "tied"
+    for opened in (folder, folder / "model.safetensors"):
+        assert tie_report("model", open_any(str(opened)))["verdict"] == "tied"
 
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
@@ -247,6 +341,8 @@ def test_an_adapter_that_cannot_be_read_is_not_judged(tmp_path, file):
     model = open_any(str(tmp_path))
     report = tie_report("model", model)
     assert (report["verdict"], report["changed_by_adapter"]) == ("not known", [])
+    assert (report["transformers4"], report["transformers"]) == (None, None)
+    assert report["not_measured"] == "adapter_config.json and its weights cannot be read"
     assert file in model.adapter
 
 
