@@ -309,7 +309,9 @@ def test_what_is_said_of_an_adapter(tmp_path, name):
     assert report["changed_by_adapter"] == changed
     assert (report["conflict"] or report["not_measured"]) == sentence
     if has_mend:
-        run = "move adapter_config.json and its weights to a directory ADAPTER of their own, and run"
+        run = (
+            "move adapter_config.json and its weights to a directory ADAPTER of their own, and run"
+        )
         text = f"to merge it, {run}\n{REMEDY}"
         assert report["mends"] == [{"flags": {}, "python": REMEDY, "text": text}]
 

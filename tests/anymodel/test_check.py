@@ -788,41 +788,56 @@ def test_settings_as_they_were_measured_are_known(tmp_path, fields):
     assert (report["verdict"], report["not_measured"]) == ("tied", None)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param({"vocab_size": None}, id="no size: that of the class is another one"),
-        pytest.param({"text_config": {FLAG: True, "vocab_size": 5}}, id="a nested config"),
-        pytest.param({"architectures": ["GPT2LMHeadModel"]}, id="a class of another kind"),
-        pytest.param({"tie_encoder_decoder": True}, id="another tie"),
-        pytest.param({"quantization_config": {"bits": 4}}, id="quantised"),
-        pytest.param({"additional_vocab_size": 2}, id="a second head"),
-        pytest.param({"torchscript": True}, id="the head is a copy"),
-        pytest.param({"asm": True}, id="another head"),
-        pytest.param({"legacy": False}, id="a newer form"),
-        pytest.param({"decoder": {"vocab_size": 5}}, id="a nested decoder"),
-        pytest.param({"decoder_vocab_size": V + 1}, id="two vocabularies"),
-        pytest.param({"pad_token_id": V}, id="padding outside of the vocabulary"),
-        pytest.param({"dtype": "float8_e4m3fn"}, id="a dtype of a byte"),
-        pytest.param({"torch_dtype": ["float32"]}, id="a dtype that is no text"),
-        pytest.param({"torch_dtype": "torch.float16"}, id="a dtype by another name"),
-        pytest.param({"dtype": "auto"}, id="no dtype of torch"),
-        pytest.param({"pruned_heads": {"0": [1]}}, id="heads are cut out"),
-        pytest.param({"architectures": ["LlamaForCausalLM", "LlamaModel"]}, id="two classes"),
-        pytest.param({"architectures": ["LlamaModel", "LlamaForCausalLM"]}, id="and turned"),
-        *(
-            pytest.param({place: value}, id=f"{place} is {value!r}")
-            for place in ("text_config", "decoder", "generator", "text_encoder")
-            for value in ({}, [], 0, "", "abc", True)
-        ),
-    ],
-)
-def test_settings_that_were_not_measured_are_not_known(tmp_path, fields):
+OTHER_VALUE = "{}, with its value in config.json, was not measured"
+OTHER_PART = "config.json has {}, which LlamaForCausalLM has not"
+OTHER_DTYPE = "{} in config.json was not measured"
+NO_CLASS = "the kind llama, without one class that config.json names, was not measured"
+NOT_MEASURED = {  # why it is not known -> fields of config.json
+    "config.json does not say vocab_size, as a whole number": {"vocab_size": None},
+    "GPT2LMHeadModel of kind llama was not measured": {"architectures": ["GPT2LMHeadModel"]},
+    "the kind xyz, without one class that config.json names, was not measured": {
+        "model_type": "xyz"
+    },
+    "XyzForCausalLM of kind xyz was not measured": {
+        "model_type": "xyz",
+        "architectures": ["XyzForCausalLM"],
+    },
+    "a model without a model_type in a config.json was not measured": {"model_type": None},
+    OTHER_PART.format("text_config"): {"text_config": {FLAG: True, "vocab_size": 5}},
+    OTHER_PART.format("decoder"): {"decoder": {"vocab_size": 5}},
+    OTHER_VALUE.format("tie_encoder_decoder"): {"tie_encoder_decoder": True},
+    OTHER_VALUE.format("shared_embeddings"): {"shared_embeddings": True},
+    OTHER_VALUE.format("additional_vocab_size"): {"additional_vocab_size": 2},
+    OTHER_VALUE.format("torchscript"): {"torchscript": True},
+    OTHER_VALUE.format("asm"): {"asm": True},
+    OTHER_VALUE.format("legacy"): {"legacy": False},
+    OTHER_VALUE.format("decoder_vocab_size"): {"decoder_vocab_size": V + 1},
+    OTHER_VALUE.format("pruned_heads"): {"pruned_heads": {"0": [1]}},
+    "config.json says that the model is quantised": {"quantization_config": {}},
+    f"pad_token_id is {V}, and the vocabulary has {V} tokens": {"pad_token_id": V},
+    f"pad_token_id is {V + 2}, and the vocabulary has {V} tokens": {
+        "of_any_name": {"pad_token_id": V + 2}
+    },
+    OTHER_DTYPE.format("dtype 'float8_e4m3fn'"): {"dtype": "float8_e4m3fn"},
+    OTHER_DTYPE.format("dtype 'auto'"): {"dtype": "auto"},
+    OTHER_DTYPE.format("torch_dtype ['float32']"): {"torch_dtype": ["float32"]},
+    OTHER_DTYPE.format("torch_dtype 'torch.float16'"): {"torch_dtype": "torch.float16"},
+}
+NOT_MEASURED_AT_ALL = list(NOT_MEASURED.items())
+for two_classes in (["LlamaForCausalLM", "LlamaModel"], ["LlamaModel", "LlamaForCausalLM"]):
+    NOT_MEASURED_AT_ALL.append((NO_CLASS, {"architectures": two_classes}))
+for part in ("text_config", "decoder", "generator", "text_encoder"):
+    for value in ({}, [], 0, "", "abc", True):
+        NOT_MEASURED_AT_ALL.append((OTHER_PART.format(part), {part: value}))
+
+
+@pytest.mark.parametrize(("sentence", "fields"), NOT_MEASURED_AT_ALL)
+def test_settings_that_were_not_measured_are_not_known(tmp_path, sentence, fields):
     config = {**CONFIG, FLAG: True, **fields}
     config = {name: value for name, value in config.items() if value is not None}
     report = report_of(write(tmp_path / "model", config, STORED["embedding"]))
     assert (report["verdict"], report["transformers"]) == ("not known", None)
-    assert report["not_measured"]
+    assert report["not_measured"] == sentence
 
 
 @pytest.mark.parametrize("place", ["text_config", "decoder", "generator"])

@@ -317,6 +317,143 @@ def test_a_tie_is_no_remedy_if_the_embedding_or_the_head_was_lost():
         assert tied["text"].startswith(lost) == is_lost
 
 
+GEMMA3 = kinds.read_class("gemma3", "Gemma3ForConditionalGeneration")
+KIMI = kinds.read_class("kimi_linear", "KimiLinearForCausalLM")
+OF_GEMMA3 = ("language_model.model.embed_tokens.weight", "language_model.lm_head.weight")
+BIASES = ("cls.predictions.bias", "cls.predictions.decoder.bias")
+UNTIED = f'write "{ties.FLAG}": false into config.json'
+TIED = f'write "{ties.FLAG}": true into config.json'
+RUN = "run, with the model's directory in place of DIRECTORY:"
+TRAINED, OLD = "if this head was trained, ", "if it is an old copy, "
+LOST = "unless the other matrix was lost, "
+ONE_FILE = "model.safetensors"
+
+
+def moved(name, other):
+    return f'tensors["{name}"] = tensors.pop("{other}")'
+
+
+def copied(name, other):
+    return f'tensors["{name}"] = tensors["{other}"].clone()'
+
+
+def deleted(name):
+    return f'del tensors["{name}"]'
+
+
+# What is there; for each remedy its flags, its first line, and the change of the file
+REMEDIES = [
+    (
+        LLAMA,
+        "t",
+        "ab",
+        0,
+        ONE_FILE,
+        [
+            ({"": False}, TRAINED + UNTIED, None),
+            ({}, OLD + RUN, deleted(H)),
+        ],
+    ),
+    (
+        LLAMA,
+        "t",
+        "ab",
+        0,
+        "model-00001-of-00002.safetensors",
+        [({"": False}, TRAINED + UNTIED, None)],
+    ),
+    (LLAMA, "f", "a.", 0, ONE_FILE, [({"": True}, LOST + TIED, None)]),
+    (LLAMA, "-", "a.", 0, ONE_FILE, [({"": True}, LOST + TIED, None)]),
+    (LLAMA, "t", ".a", 0, ONE_FILE, [({}, RUN, moved(E, H))]),
+    (LLAMA, "f", ".a", 0, ONE_FILE, [({"": True}, f"{LOST}{TIED}, and {RUN}", moved(E, H))]),
+    (LLAMA, "t", "ab", 1, ONE_FILE, []),  # names that lack a prefix
+    (
+        LLAMA,
+        "t",
+        "ab",
+        2,
+        ONE_FILE,
+        [({"": False}, f"{TRAINED}{UNTIED}, and {RUN}", moved(H, f"model.{H}"))],
+    ),
+    (LLAMA, "f", "ab", 2, ONE_FILE, [({}, TRAINED + RUN, moved(H, f"model.{H}"))]),
+    (KIMI, "t", "a.", 0, ONE_FILE, [({"": False}, f"{UNTIED}, and {RUN}", copied(H, E))]),
+    (KIMI, "t", ".a", 0, ONE_FILE, [({"": False}, f"{UNTIED}, and {RUN}", copied(E, H))]),
+    (KIMI, "f", ".a", 0, ONE_FILE, [({}, RUN, copied(E, H))]),
+    (KIMI, "t", "ab", 0, ONE_FILE, [({"": False}, TRAINED + UNTIED, None)]),
+    (
+        GEMMA3,
+        "tf",
+        "a.",
+        0,
+        ONE_FILE,
+        [({"": True, "text_config": True}, f"{LOST}{TIED}, also in text_config in it", None)],
+    ),
+    (GEMMA3, "tt", ".a", 0, ONE_FILE, [({}, RUN, moved(*OF_GEMMA3))]),
+    (
+        BERT,
+        "t",
+        "ab",
+        0,
+        ONE_FILE,
+        [
+            ({"": False}, f"{TRAINED}{UNTIED}, and {RUN}", copied(*BIASES[::-1])),
+            ({}, OLD + RUN, deleted(BERT.names[0][1])),
+        ],
+    ),
+    (BERT, "t", "ab", 0, "a.safetensors", []),  # the second bias would have to be written
+]
+
+
+@pytest.mark.parametrize(
+    ("known", "flags", "state", "name_set", "file", "expected"),
+    REMEDIES,
+    ids=[
+        f"{known.kind} {flags} {state} {n} {file}" for known, flags, state, n, file, _ in REMEDIES
+    ],
+)
+def test_the_text_and_the_lines_of_each_remedy(known, flags, state, name_set, file, expected):
+    stored = [
+        None if letter == "." else tensor(name, V, D, file=file)
+        for name, letter in zip(known.names[name_set], state, strict=True)
+    ]
+    found = matrices.Matrices(stored, name_set=name_set)
+    config = {"text_config": SIZES}
+    remedies = []
+    for flag_of, first_line, change in expected:
+        lines = [
+            "import os",
+            "from safetensors.torch import load_file, save_file  # pip install safetensors torch",
+            'tensors = load_file("DIRECTORY/model.safetensors")',
+            change,
+            'save_file(tensors, "DIRECTORY/new", {"format": "pt"})',
+            'os.replace("DIRECTORY/new", "DIRECTORY/model.safetensors")',
+        ]
+        python = "\n".join(lines) if change else ""
+        text = f"{first_line}\n{python}" if change else first_line
+        remedies.append({"flags": flag_of, "python": python, "text": text})
+    assert mends.find_mends(known, config, flags, [BIASES[0]], found, state) == remedies
+
+
+def test_no_remedy_without_a_state_or_a_set_of_names():
+    found = matrices.Matrices([tensor(E, V, D, file=ONE_FILE), None], name_set=0)
+    assert mends.find_mends(LLAMA, {}, "f", [], found, "a.")
+    assert mends.find_mends(LLAMA, {}, "f", [], found, None) == []
+    found.name_set = None
+    assert mends.find_mends(LLAMA, {}, "f", [], found, "a.") == []
+
+
+def test_a_part_of_config_json_that_is_missing_is_not_made_for_a_flag():
+    [remedy] = mends_of_gemma3("tf", {})
+    assert remedy["flags"] == {"": False}
+    [remedy] = mends_of_gemma3("tf", {"text_config": {"vocab_size": V}})
+    assert remedy["flags"] == {"": True, "text_config": True}
+
+
+def mends_of_gemma3(flags, config):
+    found = matrices.Matrices([tensor(OF_GEMMA3[0], V, D, file=ONE_FILE), None], name_set=0)
+    return mends.find_mends(GEMMA3, config, flags, [], found, "a.")
+
+
 # What is said of a conflict
 
 
