@@ -137,7 +137,12 @@ LOST = {  # flag, what is stored -> what config.json says, what the files have, 
 @pytest.mark.parametrize(("flag", "holds"), LOST)
 def test_a_conflict_says_what_is_lost(tmp_path, flag, holds):
     path = write(tmp_path / "model", {**CONFIG, FLAG: flag}, {**STORED[holds], **LAYER})
-    assert report_of(path)["conflict"].startswith(f"config.json says {LOST[flag, holds]}")
+    others = {
+        (True, "head"): "transformers 5 reads what is there",
+        (True, "different"): "transformers 5 keeps both",
+    }.get((flag, holds), "vLLM-like programs cannot read it")
+    conflict = f"config.json says {LOST[flag, holds]}; {others}"
+    assert report_of(path)["conflict"] == conflict
 
 
 @pytest.mark.parametrize(
@@ -192,7 +197,7 @@ def test_a_kind_that_transformers_never_ties_needs_a_copy(tmp_path, run, flag, h
     [report] = json.loads(out)["models"]
     assert code == 1
     assert report["transformers"].startswith("random")
-    assert "never ties" in report["conflict"]
+    assert report["conflict"].endswith("; transformers 5 never ties KimiLinearForCausalLM")
     # Programs that go by the flag make one matrix of two copies, and transformers does not.
     assert [mend["flags"] for mend in report["mends"]] == [{TOP: False} if flag else {}]
     assert ".clone()" in report["mend"]
@@ -323,6 +328,7 @@ def test_a_quantised_head_cannot_be_compared(tmp_path, head):
     report = report_of(path)
     assert (report["holds"], report["transformers"]) == ("not comparable", None)
     assert (report["others"], report["verdict"]) == ("tied", "not known")
+    assert report["not_measured"] == f"{next(iter(head))} is quantised"
     assert report["parameters"] is None
     write(tmp_path / "model", {**CONFIG, FLAG: False}, {E: EMBEDDING, **head})
     report = report_of(path)
@@ -375,7 +381,9 @@ def test_a_matrix_without_two_axes_is_named_though_config_json_has_no_sizes(tmp_
     arrays = {E: np.ones(shape, np.float32), "model.more.weight": OTHER}
     report = report_of(write(tmp_path / "model", {"model_type": "llama"}, arrays))
     assert report["verdict"] == "not known"
-    assert f"the shape of {E} is " in report["not_measured"]
+    said = {(): "one number", (5,): "5", (2, 2, 2): "2 x 2 x 2"}[shape]
+    sentence = f"the shape of {E} is {said}, not that of a matrix [V, D]"
+    assert report["not_measured"] == sentence
 
 
 @pytest.mark.parametrize("head", [{}, QUANTISED["MLX"]], ids=["tied", "untied"])
@@ -384,6 +392,8 @@ def test_how_transformers_reads_a_quantised_embedding_is_not_known(tmp_path, hea
     path = write(tmp_path / "model", {**CONFIG, FLAG: not head}, embedding | head)
     report = report_of(path)
     assert (report["transformers"], report["others"]) == (None, "untied" if head else "tied")
+    names = f"{H}, {E}" if head else E  # in the order of their letters
+    assert report["not_measured"] == f"{names} is quantised"
 
 
 def test_shards(tmp_path):
@@ -421,6 +431,10 @@ def test_what_is_not_clear_is_not_known(tmp_path, run, arrays, flag):
     [report] = json.loads(out)["models"]
     assert (report["holds"], report["transformers"], report["others"]) == (None, None, None)
     assert set(report["unclear"]) <= set(arrays)
+    assert report["unclear"] == sorted(report["unclear"])
+    if not report["not_measured"].startswith("the shape of "):
+        sentence = f"these may be the matrices: {', '.join(report['unclear'])}"
+        assert report["not_measured"] == sentence
     _, out, _ = run("check", path)
     assert report["unclear"][0] in out
 
@@ -515,7 +529,8 @@ def test_a_text_model_whose_embedding_has_another_name_is_not_known(
     assert (report["transformers"] is not None) == is_known
     if not is_known:
         assert report["mend"] == ""
-        assert kind in report["not_measured"]
+        sentence = "LlavaForConditionalGeneration was not measured with a text_config of kind "
+        assert report["not_measured"] == f"{sentence}'{kind}'"
 
 
 @pytest.mark.parametrize(
@@ -552,7 +567,11 @@ def test_one_tensor_of_a_larger_model_makes_transformers_4_look_elsewhere(
     assert report["transformers"] == "untied"
     assert report["transformers4"] == (None if beginning else "untied")
     assert report["verdict"] == ("not known" if beginning else "untied")
-    assert beginning in str(report["not_measured"])
+    sentence = (
+        f"beside '{beginning}more.weight' transformers 4 may not look for the matrices under their "
+        "usual names"
+    )
+    assert report["not_measured"] == (sentence if beginning else None)
 
 
 def test_a_base_model_has_no_tensor_whose_name_begins_with_its_prefix(tmp_path):
@@ -618,7 +637,9 @@ def test_transformers_4_refuses_other_metadata(tmp_path, request, place, metadat
     assert report["transformers4"] == ("untied" if is_known else None)
     if not is_known:
         assert report["verdict"] == "not known"
-        assert "format" in report["not_measured"]
+        got = repr(metadata.get("format"))
+        sentence = "transformers 4 may refuse a safetensors file with metadata that lack "
+        assert report["not_measured"] == f'{sentence}"format": "pt": got {got}'
 
 
 def test_a_head_that_is_one_with_another_matrix_than_the_embedding_is_not_tied(tmp_path):
@@ -638,6 +659,8 @@ def test_a_file_of_a_model_without_its_head_is_not_said_to_be_an_error(tmp_path)
     arrays = {"embeddings.word_embeddings.weight": EMBEDDING}
     report = report_of(write(tmp_path / "model", config, arrays))
     assert (report["transformers4"], report["transformers"]) == (None, "tied")
+    sentence = "was not measured with transformers 4 in this state of flags and files"
+    assert report["not_measured"] == f"BertForMaskedLM {sentence}"
 
 
 def test_an_output_matrix_that_is_joined_of_two_tensors_is_not_known(tmp_path):
@@ -662,7 +685,8 @@ def test_transformers_4_fails_at_a_quantization_of_null(tmp_path):
     config = {**CONFIG, FLAG: True, "quantization_config": None}
     report = report_of(write(tmp_path / "model", config, STORED["embedding"]))
     assert (report["transformers4"], report["transformers"]) == (None, "tied")
-    assert "quantization_config" in report["not_measured"]
+    sentence = 'transformers 4 fails at "quantization_config": null in config.json'
+    assert report["not_measured"] == sentence
 
 
 @pytest.mark.parametrize(("version", "expected"), [("4.57.6", "tied"), ("5.24.0", None)])
@@ -674,14 +698,18 @@ def test_what_transformers_5_saved_and_4_cannot_load(tmp_path, version, expected
     path = write(tmp_path / "model", config | {"transformers_version": version}, arrays)
     report = report_of(path)
     assert (report["transformers4"], report["transformers"]) == (expected, "tied")
+    sentence = f"transformers 4 cannot load a {known.name} that transformers 5 saved"
+    assert report["not_measured"] == (None if expected else sentence)
 
 
 def test_matrices_beside_those_of_the_class_are_named(tmp_path):
     """Medusa's heads lie beside a whole model."""
-    arrays = {E: EMBEDDING, H: OTHER, "medusa_head.0.1.weight": OTHER}
+    more = ["medusa_head.0.1.weight", "medusa_head.1.1.weight"]
+    arrays = {E: EMBEDDING, H: OTHER, **dict.fromkeys(more[::-1], OTHER)}
     report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: False}, arrays))
     assert report["verdict"] == "not known"
-    assert "there may be others: medusa_head.0.1.weight" in report["not_measured"]
+    sentence = f"beside the matrices there may be others: {', '.join(more)}"
+    assert report["not_measured"] == sentence
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -692,7 +720,8 @@ def test_a_head_alone_beside_names_without_the_prefix_is_not_known_of_transforme
     arrays = {H: EMBEDDING, "layers.0.mlp.up_proj.bias": EMBEDDING[0]}
     report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: flag}, arrays))
     assert (report["transformers4"], report["transformers"] is None) == (None, False)
-    assert "without model" in report["not_measured"]
+    sentence = "transformers 4 may refuse a head beside names without model"
+    assert report["not_measured"] == sentence
 
 
 BIASES = [  # kind, class, name of the bias, whether the head is stored
@@ -853,7 +882,9 @@ def test_matrices_that_are_equal_in_half_precision_may_be_one_in_memory(tmp_path
     arrays[second] = arrays[first] * np.float32(1 + 1e-6)
     report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: True}, arrays))
     assert (report["holds"], report["transformers"]) == ("different", None)
-    assert "bfloat16" in report["not_measured"]
+    sentence = "the matrices differ by less than bfloat16 or float16 may round"
+    assert report["not_measured"] == sentence
+    assert report["mends"] == []
 
 
 def test_how_the_code_of_a_repository_reads_the_files_is_not_known(tmp_path):
@@ -894,6 +925,8 @@ def test_a_model_without_a_head_by_its_class_needs_none(tmp_path, run, name, is_
     [report] = json.loads(out)["models"]
     assert (code, report["verdict"] == "no head") == (int(is_conflict), not is_conflict)
     assert report["flag"]["class_without_head"] == (None if is_conflict else name)
+    if not is_conflict:
+        assert report["not_measured"] == f"{name} has no output matrix"
     for architectures in ([], [3], "LlamaModel", {}):
         write(tmp_path / "model", config | {"architectures": architectures}, STORED["embedding"])
         assert run("check", path)[0] == 1
@@ -958,6 +991,8 @@ def test_a_version_that_was_not_measured_but_has_the_class_is_not_known(tmp_path
     report = report_of(path)
     assert (report["verdict"], report["transformers4"]) == ("not known", None)
     assert report["transformers"] is not None
+    assert report["without_class"] == []
+    assert report["not_measured"] == f"{evolla.name} was not measured with transformers 4"
     assert run("check", path)[0] == 1
 
 
@@ -988,19 +1023,27 @@ def test_a_flat_config_of_a_model_of_images_and_text_is_said_to_be_one(tmp_path)
     path = write(tmp_path / "model", config, {known.names[0][0]: EMBEDDING})
     report = report_of(path)
     assert report["verdict"] == "not known"
-    assert "config.json has hidden_size and no text_config" in report["not_measured"]
+    sentence = (
+        f"config.json has hidden_size and no text_config: {known.name} was measured with "
+        "hidden_size in text_config alone"
+    )
+    assert report["not_measured"] == sentence
 
 
 def test_a_shape_that_config_json_contradicts_is_named_with_both_numbers(tmp_path, run):
     for head, sentence in (
-        (OTHER[:-1], f"lm_head.weight is {V - 1} x {D}, but vocab_size is {V} in config.json"),
-        (OTHER[:, :-1], f"lm_head.weight is {V} x {D - 1}, but hidden_size is {D} in config.json"),
-        (OTHER.ravel(), f"lm_head.weight is {V * D}, not that of a matrix"),
+        (OTHER[:-1], f"{V - 1} x {D}, but vocab_size is {V} in config.json"),
+        (OTHER[:, :-1], f"{V} x {D - 1}, but hidden_size is {D} in config.json"),
+        (
+            np.ones((1234, D - 1), np.float32),
+            f"1,234 x {D - 1}, but vocab_size is {V} and hidden_size is {D} in config.json",
+        ),
+        (OTHER.ravel(), f"{V * D}, not that of a matrix [V, D]"),
     ):
         path = write(tmp_path / "model", {**CONFIG, FLAG: False}, {E: EMBEDDING, H: head})
         report = report_of(path)
         assert report["verdict"] == "not known"
-        assert sentence in report["not_measured"]
+        assert report["not_measured"] == f"the shape of lm_head.weight is {sentence}"
         assert (report["holds"], report["parameters"]) == (None, None)
         assert run("check", path)[0] == 1
 
@@ -1024,7 +1067,7 @@ def test_weights_beside_are_named_and_no_remedy_leaves_them_out(tmp_path, beside
     (tmp_path / "model" / "training_args.bin").write_bytes(b"")
     report = report_of(path)
     assert (report["not_read"], report["mends"]) == ([beside], [])
-    assert beside in report["conflict"]
+    assert report["conflict"].endswith(f"; not looked at: {beside} beside them")
     assert report["verdict"] == "conflict"
     # Programs like vLLM read all safetensors files of a folder.
     assert report["others"] == (None if beside.endswith(".safetensors") else "error")
@@ -1037,7 +1080,8 @@ def test_another_safetensors_file_is_read_by_vllm_if_no_index_leaves_it_out(tmp_
     (model / "consolidated.safetensors").write_bytes(safetensors_content({H: OTHER}))
     report = report_of(path)
     assert (report["verdict"], report["others"]) == ("not known", None)
-    assert "consolidated.safetensors" in report["not_measured"]
+    sentence = "vLLM-like programs may read consolidated.safetensors, which was not looked at"
+    assert report["not_measured"] == sentence
     assert run("check", path)[0] == 1
     (model / WEIGHTS).rename(model / "model-00001-of-00001.safetensors")
     weight_map = dict.fromkeys((E, H), "model-00001-of-00001.safetensors")
@@ -1111,7 +1155,8 @@ def test_a_whole_file_beside_an_index_is_not_known(tmp_path, run):
         "untied",
         None,
     )
-    assert INDEX in report["not_measured"]
+    sentence = f"vLLM-like programs may read {INDEX}, which was not looked at"
+    assert report["not_measured"] == sentence
     assert run("check", path)[0] == 1
 
 
@@ -1180,6 +1225,11 @@ def test_what_transformers_makes_of_a_file_of_torch_may_be_not_known(tmp_path, i
     assert (report["transformers4"], report["transformers"]) == (None, None)
     if is_inside:
         assert report["others"] is None
+        sentence = "the state dict is inside of another dict, where transformers does not look for "
+        assert report["not_measured"] == f"{sentence}it"
+    else:
+        sentence = f"{E} and {H} are one matrix in the file, which stays one in memory until the "
+        assert report["not_measured"] == f"{sentence}model is saved"
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -1192,7 +1242,7 @@ def test_matrices_that_overlap_in_a_file_of_torch_are_not_known(tmp_path, flag):
     torch.save({E: rows[:-1], H: rows[1:]}, tmp_path / "model" / "pytorch_model.bin")
     report = report_of(path)
     assert (report["transformers4"], report["transformers"], report["mends"]) == (None, None, [])
-    assert "share a part of their memory" in report["not_measured"]
+    assert report["not_measured"] == f"{E} and {H} share a part of their memory in the file"
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -1205,7 +1255,8 @@ def test_a_transposed_view_of_one_memory_is_not_known(tmp_path, flag):
     torch.save({E: square, H: square.T}, tmp_path / "model" / "pytorch_model.bin")
     report = report_of(path)
     assert (report["transformers4"], report["transformers"], report["mends"]) == (None, None, [])
-    assert "in another order" in report["not_measured"]
+    sentence = f"{E} and {H} have one memory in the file, in another order"
+    assert report["not_measured"] == sentence
 
 
 @pytest.mark.parametrize("is_one", [True, False])
@@ -1232,7 +1283,11 @@ def test_one_memory_of_an_encoder_and_a_decoder_leaves_the_head_apart(tmp_path, 
 
 def test_other_files_of_weights_are_not_those_that_are_judged(tmp_path, run):
     path = write(tmp_path / "model", {**CONFIG, "transformers_weights": "other.safetensors"}, {})
-    assert_one_error_line(run("check", path), "transformers_weights")
+    sentence = (
+        f"{path}: config.json names other files of weights, by transformers_weights; these are not "
+        "read\n"
+    )
+    assert_one_error_line(run("check", path), sentence)
 
 
 def test_the_code_of_a_model_is_not_looked_at(tmp_path, run):
@@ -1614,6 +1669,8 @@ def test_a_version_without_the_class_leaves_the_verdict_of_the_other(tmp_path):
     report = report_of(write(tmp_path / "model", config, STORED["different"]))
     assert (report["transformers4"], report["transformers"]) == (None, "untied")
     assert report["verdict"] == "untied"
+    assert report["not_measured"] == "transformers 4 has no AfmoeForCausalLM"
+    assert report["without_class"] == ["transformers4"]
 
 
 def test_not_known_says_why_for_each_set_of_names_that_was_not_measured(tmp_path):
@@ -1626,7 +1683,8 @@ def test_not_known_says_why_for_each_set_of_names_that_was_not_measured(tmp_path
     stored = dict.fromkeys(unmeasured_names, EMBEDDING)
     report = report_of(write(tmp_path / "model", config, stored))
     assert report["transformers"] is None
-    assert "not measured with transformers 5" in report["not_measured"]
+    sentence = "was not measured with transformers 5 in this state of flags and files"
+    assert report["not_measured"] == f"MarianMTModel {sentence}"
 
 
 # params
