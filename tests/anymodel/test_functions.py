@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tiedgpt.anymodel import adapters, counting, headers, kinds, matrices, mends, ties
@@ -47,6 +48,7 @@ def named(*tensors):
         (tensor("unembed.weight", D, V + 1), False, True),
         (tensor("unembed.weight", V - 1, D), False, False),
         (tensor("unembed.weight", V, 1), False, False),
+        (tensor("unembed.weight", 1, V), False, False),
         (tensor("lm_head.bias", V), False, False),
         (tensor("wpe.weight", V, D), False, False),
         (tensor("model.layers.0.up.weight", V, D), False, False),
@@ -69,6 +71,89 @@ def test_the_shape_of_the_only_embedding():
         [],
     ):
         assert matrices.shape_of_embedding(named(*others)) is None
+
+
+def test_a_module_that_may_be_the_head_is_named_by_all_its_parts():
+    more = tensor("unembed.weight", V, D), tensor("unembed.gain", D)
+    assert matrices.find_by_ends(SIZES, named(tensor(E, V, D), *more)).unclear == [
+        "unembed.gain",
+        "unembed.weight",
+    ]
+    of_head = tensor("lm_head.gain", D), tensor(H, V, D)
+    assert matrices.find_by_ends(SIZES, named(tensor(E, V, D), *of_head)).head == of_head[1]
+
+
+def test_two_heads_are_both_named():
+    heads = [tensor(f"{name}.{H}", V, D) for name in "ba"]
+    found = matrices.find_by_ends(SIZES, named(tensor(E, V, D), *heads))
+    assert (found.embedding.name, found.head) == (E, None)
+    assert found.unclear == [f"a.{H}", f"b.{H}"]
+    assert (found.stored, found.state_if_equal) == ([], None)
+
+
+def test_without_sizes_in_config_json_the_embedding_has_the_shape():
+    others = tensor("unembed.weight", V, D), tensor("more.weight", D, D)
+    for known in (None, LLAMA):
+        found = matrices.find_matrices({}, named(tensor(E, V, D), *others), known)
+        assert found.unclear == ["unembed.weight"]
+
+
+def test_a_matrix_by_a_name_of_another_set_is_not_clear():
+    both = tensor(E, V, D), tensor(H, V, D)
+    found = matrices.find_matrices(SIZES, named(*both, tensor(f"model.{H}", V, D)), LLAMA)
+    assert (found.name_set, found.unclear) == (0, [f"model.{H}"])
+    assert found.misfits == []
+
+
+def test_the_first_set_of_names_counts_of_two_that_fit():
+    for names, name_set in (((E,), 0), ((E, f"model.{H}"), 2), (("embed_tokens.weight",), 1)):
+        tensors = named(*(tensor(name, V, D) for name in names))
+        assert matrices.find_matrices(SIZES, tensors, LLAMA).name_set == name_set
+    assert matrices.find_matrices(SIZES, named(tensor("a.weight", V, D)), LLAMA).name_set is None
+
+
+@pytest.mark.parametrize(
+    ("config", "places", "sentence"),
+    [
+        ({}, (None, None), ""),
+        (SIZES, (None, None), "vocab_size is 40 and the width is 8"),
+        (SIZES, ("vocab_size", "hidden_size"), "vocab_size is 40 and hidden_size is 8"),
+        ({"a": {"b": V}, "c": D + 1}, ("a.b", "c"), "a.b is 40"),
+        ({"vocab_size": V + 1, "c": "8"}, ("vocab_size", "c"), "c is '8'"),
+    ],
+)
+def test_what_config_json_says_of_a_shape_that_does_not_fit(config, places, sentence):
+    said = matrices.describe_misfit(config, places, tensor(E, V + 1, D + 1))
+    assert said == (sentence and f"the shape of {E} is 41 x 9, but {sentence} in config.json")
+
+
+def test_the_first_width_of_config_json_is_a_size_or_there_is_no_shape():
+    for more in ({"hidden_size": 0, "d_model": D}, {"hidden_size": "8"}, {"vocab_size": 0}, {}):
+        config = {"vocab_size": V} | more
+        if "vocab_size" in more:
+            config["hidden_size"] = D
+        assert matrices.matrix_shape(config) is None
+
+
+def test_each_matrix_is_compared_with_those_before_it_until_one_is_equal():
+    values = {"a": 1, "b": 1, "c": 2, "d": None, "e": 2, "f": 3}
+    shape_of = {"f": (V, 2 * D)}  # so it is compared with none
+    stored = [
+        None if value is None else tensor(name, *shape_of.get(name, (V, D)))
+        for name, value in values.items()
+    ]
+    asked = []
+
+    def equal_rows(one, other, rounded=False):
+        asked.append((one.name + other.name, rounded))
+        return (V if values[one.name] == values[other.name] else 0), V
+
+    model = SimpleNamespace(equal_rows=equal_rows)
+    compared = matrices.compare_matrices(model, matrices.Matrices(stored))
+    assert compared == matrices.Comparison("aab.bc", V, V, False)
+    exact = [names for names, rounded in asked if not rounded]
+    assert exact == ["ab", "ac", "bc", "ae", "be", "ce"]
+    assert [names for names, rounded in asked if rounded] == ["ac", "bc", "ae", "be"]
 
 
 def test_the_sizes_of_a_model_of_images_and_text():
@@ -107,6 +192,15 @@ def test_matrices_that_rounding_may_make_equal_are_said_to_be_though_others_diff
         ("h.0.attn.masked_bias", (), True),
         ("h.0.mlp.bias", (1, 1, 4, 4), False),
         ("h.11.of_mine", (4,), True),
+        ("h.0.attn.bias", (4, 4), False),
+        ("h.0.attn.bias", (), False),
+        ("layers.0.attention.bias", (1, 1, 4, 4), True),
+        ("layers.0.attention.masked_bias", (), True),
+        ("h.0.attn.causal_mask", (1, 1, 4, 4), True),
+        ("rope.freqs", (4,), True),
+        ("layers.0.rotary_emb.inv_freq", (4,), True),
+        ("embeddings.position_ids", (1, 4), True),
+        ("embeddings.position_ids.weight", (1, 4), False),
     ],
 )
 def test_which_tensors_are_no_parameters(name, shape, is_buffer):
@@ -119,6 +213,63 @@ def count(*tensors, known, config=SIZES, state=None):
     found = matrices.find_matrices(config, tensors, known)
     numbers = counting.count_stored(tensors, found, known, state)
     return numbers["tied"]["total"], numbers["untied"]["total"]
+
+
+def test_a_buffer_of_a_model_without_its_head_lacks_the_prefix():
+    known = kinds.read_class("deepseek_v3", "DeepseekV3ForCausalLM")
+    embedding = tensor("embed_tokens.weight", V, D)
+    buffer = tensor("layers.10.mlp.gate.e_score_correction_bias", 4)
+    assert count(embedding, buffer, known=known) == (V * D, 2 * V * D)
+
+
+def test_a_class_whose_tensors_do_not_add_up_is_not_counted():
+    known = kinds.read_class("colpali", "ColPaliForRetrieval")
+    tensors = named(*(tensor(name, V, D) for name in known.names[0]))
+    found = matrices.find_matrices(SIZES, tensors, known)
+    assert len(found.stored) == 2
+    assert counting.count_stored(tensors, found, known) is None
+    assert counting.count_stored(tensors, found, replace(known, is_counted=True)) is not None
+
+
+def test_a_tied_model_has_no_more_matrices_than_an_untied_one():
+    """And whether the stored head equals the embedding changes nothing of the tied model."""
+    with_more = [known for known in kinds.all_classes() if len(known.names[0]) > 2]
+    assert len(with_more) > 20
+    compared = 0
+    for known in with_more:
+        for rule in known.rules.get("5", ())[:1]:
+            states = {state for by_state in (rule or {}).values() for state in by_state}
+            for state in states:
+                stored = len(state.replace(".", ""))
+                untied, tied = counting.matrices_in_memory(stored, known, 0, state)
+                assert 1 <= tied <= untied <= max(stored, 2)
+                equal = state[0] * 2 + state[2:]
+                if "." not in state[:2] and equal in states:
+                    _, tied_if_equal = counting.matrices_in_memory(stored, known, 0, equal)
+                    assert tied == tied_if_equal
+                    compared += 1
+    assert compared > 20
+
+
+SIZES_LIKE_LLAMA = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "intermediate_size"),
+)
+
+
+@pytest.mark.parametrize("value", [0, -1, "8", 2.5, [8]], ids=str)
+@pytest.mark.parametrize("name", SIZES_LIKE_LLAMA)
+def test_a_size_that_is_none_is_named(name, value):
+    config = dict.fromkeys(SIZES_LIKE_LLAMA, 4) | {name: value}
+    optional = ["num_key_value_heads", "head_dim"]
+    with pytest.raises(CheckpointError) as caught:
+        counting.sizes_like_llama(config, optional)
+    sentence = f"{name} in config.json must be a whole number above 0, got {value!r}"
+    assert str(caught.value) == sentence
+    if name not in optional:  # and where the optional ones are not said
+        config = {each: config[each] for each in SIZES_LIKE_LLAMA if each not in optional}
+        with pytest.raises(CheckpointError, match=f"^{name} in config.json must be"):
+            counting.sizes_like_llama(config, optional)
 
 
 def test_matrices_of_different_sizes_are_counted_both():
@@ -148,6 +299,51 @@ def test_a_default_in_which_versions_differ_is_not_known():
         ({"4": [None], "5": [None]}, None),
     ):
         assert replace(LLAMA, places=("",), defaults=defaults).default("") is expected
+
+
+@pytest.mark.parametrize(
+    ("known", "name_set", "is_by_rule"),
+    [
+        (LLAMA, 0, True),
+        (LLAMA, 1, False),  # names that lack a prefix
+        (LLAMA, 2, False),  # an unusual name of the head alone
+        (kinds.read_class("gpt2", "GPT2LMHeadModel"), 0, True),
+        (kinds.read_class("llava", "LlavaForConditionalGeneration"), 0, True),
+        (kinds.read_class("llava", "LlavaForConditionalGeneration"), 1, True),
+        (BERT, 0, False),
+        (T5, 0, False),  # more than two matrices
+    ],
+    ids=lambda value: value.name if isinstance(value, kinds.ModelClass) else str(value),
+)
+def test_which_files_are_read_by_the_rule(known, name_set, is_by_rule):
+    assert known.has_usual_rule(name_set) == is_by_rule
+
+
+def test_a_matrix_that_is_one_with_another_that_is_one_with_the_first():
+    assert kinds.root("a01", 2) == 0
+    assert kinds.values_of("a01") == "aaa"
+
+
+@pytest.mark.parametrize(
+    ("name", "of_all_layers"),
+    [("h.11", "h.N"), ("0.weight", "0.weight"), ("a.1.b.23.c4", "a.N.b.N.c4")],
+)
+def test_the_numbers_in_a_name(name, of_all_layers):
+    assert kinds.pattern(name) == of_all_layers
+
+
+def test_a_flag_or_a_kind_at_a_place_that_was_not_measured_is_named():
+    gemma4 = kinds.read_class("gemma4_text", "Gemma4ForCausalLM")
+    config = SIZES | {"per_layer_config": {ties.FLAG: True}}
+    sentence = f"per_layer_config.{ties.FLAG} in config.json was not measured"
+    assert ties.place_not_measured(config, gemma4) == sentence
+    assert ties.place_not_measured(SIZES, gemma4) is None
+    colqwen2 = next(known for known in kinds.all_classes() if known.kind == "colqwen2")
+    of_text = {**SIZES, "model_type": "xyz"}
+    config = {"vlm_config": {"text_config": of_text}}
+    assert ties.other_nested_kinds(config, colqwen2) == {"vlm_config.text_config": "xyz"}
+    sentence = f"{colqwen2.name} was not measured with a vlm_config.text_config of kind 'xyz'"
+    assert ties.place_not_measured(config, colqwen2) == sentence
 
 
 @pytest.mark.parametrize("architectures", [{}, {"architectures": None}, {"architectures": []}])
@@ -186,6 +382,56 @@ def test_rows_of_a_matrix_with_fewer_rows_than_are_sampled_at_a_place():
     model = headers.HubModel({}, repository)
     assert model.equal_rows(one, other) == (2, 3)
     assert set(repository.asked) == {(0, 48)}
+
+
+def test_rows_all_over_a_matrix_are_compared():
+    """The last one, too, and those that rounding may make equal if that is asked for."""
+    rows = np.arange(100, dtype=np.float32)[:, None]
+    near, far = rows * np.float32(1 + 1e-6), rows.copy()
+    far[-1] += 1
+    files = {"a": rows.tobytes(), "b": near.tobytes(), "c": far.tobytes()}
+    repository = Repository(**files)
+    model = headers.HubModel({}, repository)
+    one, other, with_another = (tensor(file, 100, 1, file=file) for file in files)
+    assert model.equal_rows(one, one) == (32, 32)
+    assert [start for start, _ in repository.asked[::2]] == [
+        4 * first for first in (0, 13, 27, 41, 54, 68, 82, 96)
+    ]
+    assert model.equal_rows(one, with_another) == (31, 32)
+    equal, compared = model.equal_rows(one, other)
+    assert equal < compared == 32
+    assert model.equal_rows(one, other, rounded=True) == (32, 32)
+
+
+def test_a_json_file_of_the_hub_may_be_as_large_as_is_allowed(monkeypatch):
+    content = json.dumps({"a": 1}).encode()
+    repository = Repository(config=content, lists=b"[]", cut=b"{")
+    monkeypatch.setattr(headers, "MAX_TEXT", len(content))
+    assert headers.fetch_json(repository, "config") == {"a": 1}
+    for file in ("lists", "cut"):
+        with pytest.raises(CheckpointError, match=f"^owner/name/{file}: "):
+            headers.fetch_json(repository, file)
+    monkeypatch.setattr(headers, "MAX_TEXT", len(content) - 1)
+    with pytest.raises(CheckpointError) as caught:
+        headers.fetch_json(repository, "config")
+    assert str(caught.value) == "owner/name/config: 8 bytes; expected at most 7"
+
+
+def test_a_header_that_is_the_whole_file_is_read():
+    repository = Repository(a=(2).to_bytes(8, "little") + b"{}", b=bytes(3))
+    assert headers.fetch_header(repository, "a").tensors == {}
+    assert repository.asked == [(0, 8), (8, 10)]
+    with pytest.raises(CheckpointError, match=r"^owner/name/b: "):
+        headers.fetch_header(repository, "b")
+
+
+def test_what_is_gone_from_the_hub_is_named():
+    repository = SimpleNamespace(label="owner/name", read_range=lambda *_, **__: None)
+    assert headers.fetch_header(repository, "a") is None
+    assert headers.fetch_json(repository, "a") is None
+    with pytest.raises(CheckpointError) as caught:
+        headers.fetch_part(repository, Path("owner/name/a"), start=0, stop=1)
+    assert str(caught.value) == "owner/name/a is not there any more (404)"
 
 
 def test_a_header_that_is_too_long_is_not_asked_for(monkeypatch):
