@@ -1,10 +1,13 @@
 """tie_of: what a state dict in memory holds of the two matrices."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 
 from tiedgpt import TiedGPTError
 from tiedgpt.anymodel.kinds import all_classes
+from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import tie_of
 from tiedgpt.testing.state_dict import names_in_model_classes
 
@@ -32,7 +35,24 @@ def states(make):
     }
 
 
-KINDS = tuple(states(np.asarray))
+BOTH = "transformer.wte.weight and lm_head.weight"
+SENTENCES = {  # kind -> what str says
+    "one storage": f"{BOTH} are one piece of memory: what changes one changes both",
+    "equal": (
+        f"{BOTH} have equal values in two pieces of memory: they are two parameters, which a step "
+        "of training makes different"
+    ),
+    "different": f"{BOTH} differ: untied, or a tie that was lost",
+    "overlap": (
+        f"{BOTH} share memory, but are not the same matrix in it: what changes one changes a part "
+        "of the other"
+    ),
+    "embedding": (
+        "transformer.wte.weight alone is there: who loads it must tie the head, or lacks one"
+    ),
+    "head": "lm_head.weight alone is there: who loads it must tie the embedding, or lacks one",
+}
+KINDS = tuple(SENTENCES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,7 +61,9 @@ def test_arrays(kind):
     before = {name: array.copy() for name, array in entries.items()}
     tie = tie_of(entries)
     assert tie.kind == kind
-    assert (tie.embedding or tie.head) in str(tie)
+    assert tie.embedding == (None if kind == "head" else "transformer.wte.weight")
+    assert tie.head == (None if kind == "embedding" else "lm_head.weight")
+    assert str(tie) == SENTENCES[kind]
     assert all(np.array_equal(before[name], entries[name]) for name in entries)
 
 
@@ -83,9 +105,16 @@ def freed(tensor):
 
 
 UNUSUAL = {  # from a tensor to one that cannot be compared -> what the line says
-    "freed": (freed, "no values"),
-    "empty": (lambda tensor: tensor[:0], r"no values: its shape is \[0, 4\]"),
-    "sparse": (lambda tensor: tensor.to_sparse(), "sparse"),
+    "freed": (
+        freed,
+        r"weight has no values in its memory: it was freed, or they are in parts elsewhere; give "
+        r"the whole tensor$",
+    ),
+    "empty": (lambda tensor: tensor[:0], r"no values: its shape is \[0, 4\]$"),
+    "sparse": (
+        lambda tensor: tensor.to_sparse(),
+        r"weight is torch\.sparse_coo: expected a tensor that is not sparse$",
+    ),
     "float8": (lambda tensor: tensor.to(dtype=float8()), "float8_e4m3fn.*cannot be compared"),
 }
 
@@ -141,7 +170,8 @@ def test_a_torch_module_before_and_after_its_tie_is_lost():
     copies["wte.weight"] -= 0.1
     assert tie_of(copies).kind == "different"
     meta = {name: tensor.to("meta") for name, tensor in state.items()}
-    with pytest.raises(TiedGPTError, match="meta"):
+    message = r"^wte\.weight is on the device meta and has no values$"
+    with pytest.raises(TiedGPTError, match=message):
         tie_of(meta)
     bfloat16 = {name: tensor.bfloat16().clone() for name, tensor in state.items()}
     assert tie_of(bfloat16).kind == "equal"
@@ -172,6 +202,116 @@ def test_names_are_found_or_given():
 
 
 WTE = "model.embed_tokens.weight"
+LM = "lm_head.weight"
+ONE_MATRIX = np.ones((V, D), np.float32)
+SEVERAL = {f"{name}.{LM}": ONE_MATRIX + n for n, name in enumerate("abc")}
+ERRORS = {  # what is wrong -> a state dict, the names that are given, and the whole message
+    "no dict": ([1], {}, "expected a dict of tensors, got [1]"),
+    "a name that is no text": (
+        {WTE: ONE_MATRIX, 3: ONE_MATRIX},
+        {},
+        "expected strings as names of tensors, got 3",
+    ),
+    "neither": (
+        {"a": ONE_MATRIX},
+        {},
+        "neither an embedding nor a head is among ['a']: give embedding= and head=, their names",
+    ),
+    "another name": ({WTE: ONE_MATRIX}, {"head": "out"}, "'out' is not in the state dict"),
+    "several heads": (
+        {WTE: ONE_MATRIX, **SEVERAL},
+        {},
+        f"which of a.{LM}, b.{LM}, c.{LM} is meant? Give its name",
+    ),
+    "no matrix": (
+        {"bad": np.ones(3), LM: ONE_MATRIX},
+        {"embedding": "bad"},
+        "bad is no matrix: array([1., 1., 1.])",
+    ),
+    "no values": (
+        {"bad": np.ones((0, D)), LM: ONE_MATRIX},
+        {"embedding": "bad"},
+        "bad has no values: its shape is [0, 4]",
+    ),
+    "a quantised head": (
+        {WTE: ONE_MATRIX, "lm_head.qweight": np.zeros((1, V), np.int32)},
+        {},
+        f"{WTE} is there, and the quantised lm_head.qweight may be the output matrix: not known "
+        "whether they are one",
+    ),
+    "a quantised embedding": (
+        {LM: ONE_MATRIX, "a.weight": np.zeros((1, V), np.uint8)},
+        {},
+        f"{LM} is there, and the quantised a.weight may be the token embedding: not known whether "
+        "they are one",
+    ),
+    "another head": (
+        {WTE: ONE_MATRIX, "a": np.ones((D, V + 1))},
+        {},
+        f"{WTE} is there, and a [4, 12] may be the output matrix: if it is, give head= its name",
+    ),
+    "another embedding": (
+        {LM: ONE_MATRIX, "a": np.ones((V - 1, D))},
+        {},
+        f"{LM} is there, and a [10, 4] may be the token embedding: if it is, give embedding= its "
+        "name",
+    ),
+    "quantised": (
+        {WTE: ONE_MATRIX, LM: np.ones((V, D), np.int8)},
+        {},
+        f"{WTE} (float32) and {LM} (int8) cannot be compared: quantised, and its scale is "
+        "elsewhere",
+    ),
+    "quantised, the embedding": (
+        {WTE: np.ones((V, D), np.uint8), LM: ONE_MATRIX},
+        {},
+        f"{WTE} (uint8) and {LM} (float32) cannot be compared: quantised, and its scale is "
+        "elsewhere",
+    ),
+}
+
+
+@pytest.mark.parametrize(("entries", "given", "sentence"), ERRORS.values(), ids=ERRORS)
+def test_what_is_wrong_is_said_with_names_and_a_hint(entries, given, sentence):
+    with pytest.raises(ArgumentError) as caught:
+        tie_of(entries, **given)
+    assert str(caught.value) == sentence
+
+
+def test_a_mapping_that_is_no_dict_is_a_state_dict():
+    assert tie_of(MappingProxyType({WTE: ONE_MATRIX, LM: ONE_MATRIX})).kind == "one storage"
+
+
+def test_a_matrix_that_differs_in_its_last_number_is_another_one():
+    other = ONE_MATRIX.copy()
+    other[-1, -1] += 1
+    assert tie_of({WTE: ONE_MATRIX, LM: other}).kind == "different"
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    pair = (torch.from_numpy(ONE_MATRIX), torch.from_numpy(other))
+    assert tie_of(dict(zip((WTE, LM), pair, strict=True))).kind == "different"
+
+
+@pytest.mark.parametrize("rows", [16, 18, 14, 13])
+def test_rows_that_pad_a_matrix_are_an_eighth_of_it_at_most(rows):
+    """Beside an embedding of 16 rows, a head may have 14 to 18."""
+    entries = {WTE: np.ones((16, D), np.float32), "more.weight": np.ones((rows, D), np.float32)}
+    transposed = {**entries, "more.weight": entries["more.weight"].T.copy()}
+    for each in (entries, transposed):
+        if rows == 13:
+            assert tie_of(each).kind == "embedding"
+            continue
+        with pytest.raises(TiedGPTError, match="may be the output matrix"):
+            tie_of(each)
+
+
+def test_a_second_name_of_the_head_that_is_alone():
+    values = matrix()
+    for name in ("output_layer.weight", "vocab_projector.weight"):
+        assert tie_of({LM: values, name: values}, head=LM).kind == "head"
+    with pytest.raises(TiedGPTError, match=r"wte\.weight is no matrix: 3$"):
+        tie_of({LM: values, "wte.weight": 3})
+
+
 # The other matrix by names that are no usual ones: of transformers, Megatron and ChatGLM, OLMo,
 # PEFT, FSDP.
 OTHER_NAMES = (
@@ -179,6 +319,8 @@ OTHER_NAMES = (
     *("output_layer.weight", "transformer.ff_out.weight", "lm_head.base_layer.weight"),
     *("lm_head.modules_to_save.default.weight", "lm_head.token_adapter.base_layer.weight"),
     *("lm_head._fsdp_wrapped_module.weight", "mine.output_layer.weight", "mine.ff_out.weight"),
+    *("lm_head._orig_mod.weight", "lm_head._checkpoint_wrapped_module.weight"),
+    "module.vocab_projector._orig_mod.weight",
 )
 
 
