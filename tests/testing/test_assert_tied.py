@@ -5,6 +5,7 @@ TorchModel is a tied language model in torch: an embedding, a layer with dropout
 
 import copy
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -116,18 +117,43 @@ def holds_none(torch, model):
     return torch.optim.SGD(model.block.parameters(), lr=0.1)
 
 
+def has_one_other_number(torch, model):
+    copies(torch, model)
+    model.lm_head.weight.data[12, 4] += 1.25
+
+
+def has_another_shape(torch, model):
+    model.lm_head = torch.nn.Linear(5, V + 1)
+
+
+def holds_it_twice(torch, model):
+    optimizer = torch.optim.SGD(model.block.parameters(), lr=0.1)
+    for _ in range(2):
+        group = {**optimizer.param_groups[0], "params": [model.wte.weight]}
+        optimizer.param_groups.append(group)
+    return optimizer
+
+
+TWO_TENSORS = r"storage: input and output matrix are two tensors, \[13, 5\] and"
+STALE = (
+    r"optimizer: beside the matrix it holds another \[13, 5\], which is not a parameter of the "
+    r"module: make the optimizer after the tie$"
+)
 FAILS = {  # -> how the error begins
-    copies: r"storage: .*they differ by up to 0$",
-    deepcopies_the_head: r"storage: .*they differ by up to 0$",
-    has_other_values: r"storage: .*they differ by up to \d\.\d",
+    copies: rf"{TWO_TENSORS} \[13, 5\]; they differ by up to 0$",
+    deepcopies_the_head: rf"{TWO_TENSORS} \[13, 5\]; they differ by up to 0$",
+    has_one_other_number: rf"{TWO_TENSORS} \[13, 5\]; they differ by up to 1\.25$",
+    has_another_shape: rf"{TWO_TENSORS} \[14, 5\]$",
+    has_other_values: rf"{TWO_TENSORS} \[13, 5\]; they differ by up to \d\.\d\d",
     detaches_the_matrix: "gradient: nothing of it comes from the output",
     detaches_in_forward: "gradient: nothing of it comes from the output",
     detaches_the_input: "gradient: nothing of it comes from the input",
     has_a_new_parameter: "gradient: nothing of it comes from the output",
-    freezes: "gradient: .*requires_grad=False",
-    holds_two_of_one_memory: r"optimizer: .*another \[13, 5\]",
-    was_made_before_the_tie: r"optimizer: .*another \[13, 5\]",
-    holds_none: "optimizer: it holds the matrix 0 times",
+    freezes: "gradient: the input matrix has requires_grad=False$",
+    holds_two_of_one_memory: STALE,
+    was_made_before_the_tie: STALE,
+    holds_none: "optimizer: it holds the matrix 0 times; expected once$",
+    holds_it_twice: "optimizer: it holds the matrix 2 times; expected once$",
 }
 
 
@@ -164,7 +190,8 @@ def test_an_optimizer_whose_step_changes_one_side(torch, tied):
             tied.lm_head = copy.deepcopy(tied.lm_head)
             tied.lm_head.weight.data += 1
 
-    with pytest.raises(AssertionError, match=r"^optimizer: after one step, .* differ"):
+    message = r"^optimizer: after one step, input and output matrix differ$"
+    with pytest.raises(AssertionError, match=message):
         assert_tied(tied, Sgd(tied.parameters(), lr=0.1))
 
 
@@ -214,8 +241,40 @@ def test_a_setting_that_a_step_changes_in_place_is_as_before(torch, tied):
 
 
 def test_a_step_that_changes_nothing_shows_nothing(torch, tied):
-    with pytest.raises(AssertionError, match=r"does not change the matrix.*learning rate 0"):
+    with pytest.raises(AssertionError) as caught:
         assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.0))
+    assert str(caught.value) == (
+        "optimizer: a step does not change the matrix, so it does not show that the matrix stays "
+        "one; is the learning rate 0?"
+    )
+
+
+def test_gradients_of_the_user_are_not_used_in_the_step(torch, tied):
+    """Only those of the loss are, and they are there again afterwards."""
+    seen = []
+
+    class Sgd(torch.optim.SGD):
+        def step(self):
+            seen.extend(each.grad for group in self.param_groups for each in group["params"])
+            super().step()
+
+    frozen = tied.block[0].bias
+    frozen.requires_grad = False
+    frozen.grad = torch.ones(5)
+    optimizer = Sgd(tied.parameters(), lr=0.1)
+    assert_tied(tied, optimizer)
+    assert sum(gradient is None for gradient in seen) == 1
+    assert frozen.grad.tolist() == [1, 1, 1, 1, 1]
+    assert tied.wte.weight.grad is None
+
+
+def test_each_group_of_an_optimizer_is_looked_at(torch, tied):
+    groups = [{"params": tied.block.parameters()}, {"params": [tied.wte.weight]}]
+    assert_tied(tied, torch.optim.SGD(groups, lr=0.1))
+    twin = torch.nn.Parameter(tied.wte.weight.detach())
+    groups = [{"params": [tied.wte.weight]}, {"params": [twin]}]
+    with pytest.raises(AssertionError, match=f"^{STALE}"):
+        assert_tied(tied, torch.optim.SGD(groups, lr=0.1))
 
 
 def test_a_fresh_optimizer_stays_fresh(torch, tied):
@@ -309,6 +368,8 @@ OUTPUTS = {
     "flat": lambda torch, W, x: (x @ W.T).flatten(0, 1),
     "a dict": lambda torch, W, x: {"logits": x @ W.T, "loss": None},
     "loss and logits": lambda torch, W, x: (x.sum(), x @ W.T),
+    "a list": lambda torch, W, x: [None, x @ W.T],
+    "four tokens": lambda torch, W, x: (x @ W.T)[..., :4],
 }
 
 
@@ -342,7 +403,10 @@ HALVES = {  # heads of which a part is another parameter, and the first token of
 def test_a_head_of_which_a_part_is_another_parameter(torch, one_matrix, name):
     head, first = HALVES[name]
     one_matrix.unembed = lambda W, x: x @ head(torch, W, one_matrix.other).T
-    message = rf"^gradient: nothing of it comes from the output of \d+ of 13 .* token {first}\b"
+    message = (
+        rf"^gradient: nothing of it comes from the output of \d+ of 13 tokens, the first is token "
+        rf"{first}: the output is detached, or reads another parameter$"
+    )
     with pytest.raises(AssertionError, match=message):
         assert_one_matrix(one_matrix)
 
@@ -394,7 +458,11 @@ def test_columns_that_are_another_parameter(torch, one_matrix, name):
         return COLUMNS[name](torch, W, one_matrix.other)
 
     one_matrix.unembed = lambda W, x: x @ mixed(W).T
-    with pytest.raises(AssertionError, match=r"^gradient: nothing .* output of 3 of 5 columns"):
+    message = (
+        r"^gradient: nothing of it comes from the output of 3 of 5 columns, the first is column 2: "
+        r"the output is detached there, or reads another parameter$"
+    )
+    with pytest.raises(AssertionError, match=message):
         assert_one_matrix(one_matrix)
     one_matrix.unembed = lambda W, x: x @ W.T
     one_matrix.lookup = lambda W, ids: mixed(W)[ids]
@@ -413,8 +481,10 @@ def test_a_quarter_of_the_columns_may_have_no_gradient(torch):
 
 def test_a_head_that_has_more_rows(torch, one_matrix):
     one_matrix.unembed = lambda W, x: x @ torch.cat([W, one_matrix.other]).T
-    with pytest.raises(AssertionError, match=r"returns 26 logits .* has 13 rows"):
+    with pytest.raises(AssertionError) as caught:
         assert_one_matrix(one_matrix)
+    sentence = "output: the module returns 26 logits for each token, and the matrix has 13 rows"
+    assert str(caught.value) == sentence
 
 
 def test_a_penalty_is_no_output(torch, one_matrix):
@@ -428,7 +498,11 @@ def test_a_penalty_is_no_output(torch, one_matrix):
     with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the output"):
         assert_one_matrix(one_matrix)
     one_matrix.unembed = lambda W, x: with_penalty(W, x)[1]
-    with pytest.raises(ArgumentError, match=r"must return logits"):
+    message = (
+        r"^the module must return logits of 4 tokens or more: a loss does not show what depends on "
+        r"a row\. It returned tensor\("
+    )
+    with pytest.raises(ArgumentError, match=message):
         assert_one_matrix(one_matrix)
 
 
@@ -462,8 +536,13 @@ def test_what_cannot_be_told(one_matrix, name):
 def test_a_batch_of_most_tokens(torch, one_matrix):
     """Of the tokens of a batch nothing can be said of the output."""
     assert_one_matrix(one_matrix, batch=torch.tensor([[1, 2, 3, 9]]))
-    with pytest.raises(ArgumentError, match=r"rows of 12 of 13 tokens.*batch= of fewer tokens"):
+    with pytest.raises(ArgumentError) as caught:
         assert_one_matrix(one_matrix, batch=torch.arange(12)[None])
+    assert str(caught.value) == (
+        "the two uses cannot be told apart: each logit depends on the rows of 12 of 13 tokens. "
+        "Pass a batch= of fewer tokens, and return logits [..., 13], no probabilities; they are "
+        "[1, 12, 13]"
+    )
 
 
 def test_a_batch_of_half_of_the_tokens(torch, one_matrix):
@@ -516,8 +595,13 @@ def test_a_matrix_of_four_tokens(torch, one_matrix):
 def test_matrices_that_are_given(torch, one_matrix):
     optimizer = torch.optim.SGD([one_matrix.W])
     assert_tied(one_matrix, optimizer, matrices=(one_matrix.W, one_matrix.W))
-    with pytest.raises(ArgumentError, match=r"OneMatrix\.get_input_embeddings\(\).*matrices="):
-        assert_tied(one_matrix)
+    one_matrix.get_input_embeddings = lambda: torch.nn.Embedding(V, 5)
+    for method in ("get_output_embeddings", "get_input_embeddings"):
+        with pytest.raises(ArgumentError) as caught:
+            assert_tied(one_matrix)
+        sentence = f"OneMatrix.{method}() gives no matrix: pass matrices=(input, output)"
+        assert str(caught.value) == sentence
+        one_matrix.get_input_embeddings = lambda: None
 
 
 # What is random, and what has no numbers
@@ -549,7 +633,8 @@ def test_a_module_that_draws_numbers_in_each_pass(torch, tied, noise):
 def test_a_module_without_numbers(torch, tied):
     """On the device meta, as a fake tensor, and before its first pass."""
     meta = copy.deepcopy(tied).to("meta")
-    with pytest.raises(ArgumentError, match="have no numbers"):
+    message = r"^the matrices have no numbers, so there is nothing to look at: .*meta"
+    with pytest.raises(ArgumentError, match=message):
         assert_tied(meta)
     with pytest.raises(ArgumentError, match="have no numbers"):
         assert_tied(tied, matrices=(tied.wte.weight, meta.wte.weight))
@@ -639,17 +724,20 @@ def test_an_optimizer_inside_another_one(torch, tied):
 
 
 def test_what_torch_cannot_compute_is_an_argument_error(torch, tied):
-    with pytest.raises(ArgumentError, match=r"optimizer failed .*closure"):
+    with pytest.raises(
+        ArgumentError, match=r"^the optimizer failed in a step: TypeError: .*closur"
+    ):
         assert_tied(tied, torch.optim.LBFGS(tied.parameters()))
-    with pytest.raises(ArgumentError, match="optimizer of torch, got 'adam'"):
+    with pytest.raises(ArgumentError, match=r"^expected an optimizer of torch, got 'adam'$"):
         assert_tied(tied, "adam")
-    for matrices in ("wte", (1, 2), (tied.wte.weight,)):
-        with pytest.raises(ArgumentError, match="matrices must be"):
+    sentence = "^matrices must be the input and the output matrix, got "
+    for matrices, got in (("wte", "'wte'"), ((1, 2), r"\(1, 2\)"), ((tied.wte.weight,), r"\(P")):
+        with pytest.raises(ArgumentError, match=f"{sentence}{got}"):
             assert_tied(tied, matrices=matrices)
     checkpoint = torch.utils.checkpoint.checkpoint
     block = tied.block.forward
     tied.block.forward = lambda x: checkpoint(block, x, use_reentrant=True)
-    with pytest.raises(ArgumentError, match="cannot compute the gradient"):
+    with pytest.raises(ArgumentError, match=r"^torch cannot compute the gradient: .*reentrant"):
         assert_tied(tied)
 
 
@@ -657,8 +745,18 @@ def test_what_torch_cannot_compute_is_an_argument_error(torch, tied):
     "batch", [np.zeros(3), ("a",), {"input": 1}], ids=["array", "tuple", "dict"]
 )
 def test_a_batch_that_the_module_cannot_read(tied, batch):
-    with pytest.raises(ArgumentError, match=r"failed on the batch: TypeError.*pass batch="):
+    message = (
+        r"^the module failed on the batch: TypeError: .{9,}; pass batch= ids, a tuple of arguments "
+        r"or a dict of them$"
+    )
+    with pytest.raises(ArgumentError) as caught:
         assert_tied(tied, batch=batch)
+    assert re.search(message, str(caught.value), re.DOTALL)
+
+
+@pytest.mark.parametrize("make", [tuple, list, lambda ids: {"ids": ids[0]}])
+def test_the_arguments_of_a_module(torch, tied, make):
+    assert_tied(tied, batch=make([torch.tensor([[1, 2, 3]])]))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
@@ -719,7 +817,8 @@ def test_a_small_gpt2_of_ours(size):
 
 
 def test_an_untied_gpt2_of_ours():
-    with pytest.raises(AssertionError, match=r"^storage: "):
+    message = "^storage: W_E and W_U are two arrays: the model is untied$"
+    with pytest.raises(AssertionError, match=message):
         assert_tied(random_model().untie("copy"))
 
 
@@ -746,7 +845,8 @@ def test_a_gradient_of_ours_that_lacks_one_use(monkeypatch):
         return loss, gradients
 
     monkeypatch.setattr(tie, "loss_and_gradients", lacks_the_output)
-    with pytest.raises(AssertionError, match=r"^gradient: it is not the sum"):
+    message = "^gradient: it is not the sum of those from input and output$"
+    with pytest.raises(AssertionError, match=message):
         assert_tied(model)
 
 
@@ -777,15 +877,39 @@ def test_a_step_of_ours_that_changes_one_side():
 
 def test_matrices_of_a_gpt2_of_ours():
     model = random_model()
-    with pytest.raises(ArgumentError, match="matrices= are those of a torch module"):
+    message = "^matrices= are those of a torch module; a GPT2 has W_E and W_U$"
+    with pytest.raises(ArgumentError, match=message):
         assert_tied(model, matrices=(model.W_E, model.W_E))
 
 
 def test_an_optimizer_of_another_gpt2_of_ours():
     model, _ = trained(random_model())
     _, optimizer = trained(random_model())
-    with pytest.raises(AssertionError, match=r"^optimizer: "):
+    message = "^optimizer: it does not hold the model's matrix once$"
+    with pytest.raises(AssertionError, match=message):
         assert_tied(model, optimizer)
+
+
+def test_an_optimizer_that_holds_another_matrix_beside_that_of_a_gpt2_of_ours():
+    model = random_model()
+    shapes = parameter_shapes(model.config.with_head("untied"))
+    parameters = {**model.parameters, "lm_head.weight": model.W_E.copy()}
+    flat = np.concatenate([parameters[name].ravel() for name in shapes])
+    views = unflatten(flat, shapes)
+    optimizer = AdamW(flat, shapes, (0.9, 0.99), 0.1)
+    del views["lm_head.weight"]
+    message = "^optimizer: it does not hold the model's matrix once$"
+    with pytest.raises(AssertionError, match=message):
+        assert_tied(GPT2(model.config, views), optimizer)
+
+
+def test_another_optimizer_than_that_of_a_gpt2_of_ours():
+    with pytest.raises(ArgumentError) as caught:
+        assert_tied(random_model(), "adam")
+    assert str(caught.value).startswith(
+        "expected a GPT2 and an AdamW of tiedgpt, or a torch module and torch's optimizer, got "
+    )
+    assert str(caught.value).endswith(" and 'adam'")
 
 
 @pytest.mark.parametrize("model", [None, "gpt2", np.zeros((3, 4))], ids=["None", "name", "array"])
