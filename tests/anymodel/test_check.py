@@ -356,7 +356,11 @@ def test_parameters_are_not_known_if_several_numbers_may_be_packed_into_one(tmp_
     stored = {E: EMBEDDING, "model.layers.0.mlp.up_proj.weight": np.zeros((4, 4), np.uint8)}
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, stored)
     assert report_of(path)["parameters"] is None
-    assert_one_error_line(run("params", path), "its parameters are not known")
+    sentence = (
+        f"{path}: its parameters are not known: its matrices are not clear, it is quantised, or a "
+        "bias is stored twice and differs\n"
+    )
+    assert_one_error_line(run("params", path), sentence)
 
 
 @pytest.mark.parametrize(
@@ -1534,7 +1538,9 @@ def test_a_header_that_does_not_fit_its_file_is_not_asked_for(hub_server, big, r
     name = big.put(None)
     header = (1000).to_bytes(8, "little")
     hub_server.files["owner/model", COMMIT][WEIGHTS] = header + bytes(99)
-    assert_one_error_line(run("check", name), "truncated")
+    result = run("check", name)
+    assert_one_error_line(result, "truncated")
+    assert f"owner/model/{WEIGHTS}: " in result[2]
     assert hub_server.asked(WEIGHTS) == [0]
 
 
@@ -1542,7 +1548,7 @@ def test_a_file_that_the_hub_loses_between_two_requests_is_a_line(hub_server, bi
     name = big.put(None, **{FLAG: True})
     files = hub_server.files["owner/model", COMMIT]
     hub_server.faults[WEIGHTS] = [Fault(before=lambda: files.pop(WEIGHTS))]
-    assert_one_error_line(run("check", name), f"{WEIGHTS} is not there any more (404)")
+    assert_one_error_line(run("check", name), f"owner/model/{WEIGHTS} is not there any more (404)")
 
 
 def test_a_config_json_that_is_large_is_not_read(hub_server, big, run, monkeypatch):
@@ -1556,8 +1562,12 @@ def test_a_repository_that_has_no_safetensors_says_where_a_file_of_torch_is_read
     hub_server.put("owner/model", {"config.json": config, "pytorch_model.bin": bytes(9)})
     model = open_any("owner/model")
     assert not model.has_weights
-    with pytest.raises(TiedGPTError, match=r"owner/model has neither .*: give their directory"):
+    with pytest.raises(TiedGPTError) as caught:
         model.saved  # noqa: B018
+    assert str(caught.value).partition("/")[2] == (  # after the hub's address
+        f"owner/model has neither {WEIGHTS} nor {INDEX}; a pytorch_model.bin is read only if it is "
+        "here, with its config.json: give their directory"
+    )
 
 
 @pytest.mark.parametrize("row", [0, BIG - 1])
@@ -1571,33 +1581,45 @@ def test_another_row_at_the_ends_is_seen(big, run, row):
 
 def test_a_mistyped_path_is_not_blamed_on_the_hub_alone(hub_server, run, monkeypatch):
     """weights/gpt-2 may be a path or a name of the hub."""
-    assert_one_error_line(run("check", "weights/gpt-2"), "weights/gpt-2 is not on this machine; ")
+    result = run("check", "weights/gpt-2")
+    assert_one_error_line(result, "error: weights/gpt-2 is not on this machine; 127.0.0.1:")
+    sentence = "/weights/gpt-2: no such repository, or no config.json in it (404)\n"
+    assert result[2].endswith(sentence)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
     result = run("check", "weights/gpt-2")
     assert_one_error_line(result, "weights/gpt-2 is not on this machine; ")
-    assert result[2].endswith("give a path\n")
+    assert "127.0.0.1:9" in result[2]
+    assert result[2].endswith("; without the hub, give a path\n")
 
 
 def test_shards_on_the_hub(hub_server, run):
-    weight_map = {E: "a.safetensors", H: "b.safetensors"}
+    norm = "model.norm.weight"
+    weight_map = {E: "a.safetensors", H: "b.safetensors", norm: "a.safetensors"}
     files = {
         "config.json": json.dumps({**CONFIG, FLAG: True}).encode(),
         INDEX: json.dumps({"weight_map": weight_map}).encode(),
-        "a.safetensors": safetensors_content({E: EMBEDDING}),
+        "a.safetensors": safetensors_content({E: EMBEDDING, norm: EMBEDDING[0]}),
         "b.safetensors": safetensors_content({H: OTHER}),
     }
     hub_server.put("owner/model", files)
     code, out, _err = run("check", "owner/model", "--json")
     assert (code, json.loads(out)["models"][0]["holds"]) == (1, "different")
+    assert hub_server.asked("a.safetensors")[:2] == [0, 8], "the header is asked for once"
+    assert 0 not in hub_server.asked("a.safetensors")[1:]
     lacking = {**files, "b.safetensors": safetensors_content({})}
     with_another = {**files, "b.safetensors": safetensors_content({H: OTHER, "a": OTHER})}
     twice = {**files, "b.safetensors": safetensors_content({H: OTHER, E: OTHER})}
     del files["b.safetensors"]
     for others in (lacking, with_another, twice):
         hub_server.put("owner/model", others)
-        assert_one_error_line(run("check", "owner/model"), "do not agree on tensor")
+        result = run("check", "owner/model")
+        assert_one_error_line(result, "do not agree on tensor")
+        assert f"owner/model/{INDEX}" in result[2]
     hub_server.put("owner/model", files)
-    assert_one_error_line(run("check", "owner/model"), "b.safetensors")
+    sentence = f"owner/model has no b.safetensors, which {INDEX} names (404)\n"
+    assert_one_error_line(run("check", "owner/model"), sentence)
+    hub_server.put("owner/model", {**files, INDEX: b"{}"})
+    assert_one_error_line(run("check", "owner/model"), f"owner/model/{INDEX}: ")
 
 
 def test_the_model_of_a_gpt2_repository(hub_server, run):
@@ -1873,26 +1895,40 @@ def test_params_of_a_config_alone(tmp_path, run):
     assert document["tied"]["total"] == 134_515_008
     assert document["difference"] == 49152 * 576
     for fields, message in (
-        ({"model_type": "mamba"}, "kind 'mamba' is not one that is counted from"),
-        ({"vocab_size": "50,257"}, "vocab_size in config.json must be a whole number above 0"),
+        (
+            {"model_type": "mamba"},
+            f"{path}: its parameters are not known: there are no weights, and config.json of kind "
+            "'mamba' is not one that is counted from\n",
+        ),
+        (
+            {"vocab_size": "50,257"},
+            "vocab_size in config.json must be a whole number above 0, got '50,257'\n",
+        ),
         ({"attention_bias": [1], "mlp_bias": 0, "hidden_size": None}, "hidden_size in config.json"),
     ):
         path.write_text(json.dumps(config | fields))
         assert_one_error_line(run("params", str(path)), message)
     path.write_text(json.dumps(config | {"model_type": "qwen2", "mlp_bias": True}))
-    assert_one_error_line(run("params", str(path)), "config.json has a setting that was not meas")
+    assert_one_error_line(
+        run("params", str(path)), "config.json has a setting that was not measured\n"
+    )
 
 
 def test_params_names_the_shape_that_config_json_contradicts(tmp_path, run):
     path = write(tmp_path / "model", {**CONFIG, FLAG: False}, {E: EMBEDDING, H: OTHER[:-1]})
-    assert_one_error_line(
-        run("params", path), f"lm_head.weight is {V - 1} x {D}, but vocab_size is"
+    sentence = (
+        f"{path}: its parameters are not known: the shape of lm_head.weight is {V - 1} x {D}, but "
+        f"vocab_size is {V} in config.json\n"
     )
+    assert_one_error_line(run("params", path), sentence)
 
 
 def test_a_flag_that_is_neither_true_nor_false_is_refused_with_the_models_name(tmp_path, run):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, FLAG: "true"}))
-    message = f"{tmp_path}: {FLAG} in config.json must be true or false, got 'true'"
+    message = (
+        f"{tmp_path}: {FLAG} in config.json must be true or false, got 'true': how programs read "
+        "this was not measured\n"
+    )
     assert_one_error_line(run("check", str(tmp_path)), message)
 
 
