@@ -236,6 +236,7 @@ def test_how_an_adapter_in_a_file_of_torch_is_loaded_is_not_known(tmp_path):
     report = tie_report("model", open_any(str(tmp_path)))
     assert (report["verdict"], report["transformers"]) == ("not known", None)
     assert "without adapter_model.safetensors" in report["not_measured"]
+    assert report["not_read"] == []
 
 
 def test_changed_rows_of_an_adapter_without_a_kind_are_not_known(tmp_path):
@@ -334,6 +335,17 @@ def test_the_base_of_an_adapter_may_be_its_folder_by_any_path(tmp_path, monkeypa
     write(folder, LLAMA, True, adapter_config, IN_A_LAYER)
     for opened in (folder, folder / "model.safetensors"):
         assert tie_report("model", open_any(str(opened)))["verdict"] == "tied"
+
+
+def test_two_matrices_under_a_flag_that_says_tied_are_a_conflict_beside_any_adapter(tmp_path):
+    """No remedy was measured with an adapter beside: neither its own, nor that of the files."""
+    write(tmp_path, LLAMA, False, LORA, LORA_HEAD)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    report = tie_report("model", open_any(str(tmp_path)))
+    assert report["conflict"].startswith("config.json says tied, and the files have another head: ")
+    assert (report["mends"], report["mend"], report["not_read"]) == ([], "", [])
+    assert report["changed_by_adapter"] == ["head"]
 
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])

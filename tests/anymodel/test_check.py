@@ -283,6 +283,7 @@ def test_an_old_copy_of_the_head_may_be_removed(tmp_path):
     assert flag["text"].startswith(f'if this head was trained, write "{FLAG}": false into')
     assert (removal["flags"], f'del tensors["{H}"]' in removal["python"]) == ({}, True)
     assert removal["text"].startswith("if it is an old copy, run")
+    assert report_of(path)["mend"] == f"{flag['text']}\n{removal['text']}"
 
 
 def test_equal_matrices_of_two_files_are_a_waste_wherever_they_begin(tmp_path):
@@ -309,6 +310,8 @@ def test_half_precision_is_compared(tmp_path, dtype):
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, stored)
     report = report_of(path)
     assert (report["holds"], report["wasted_bytes"]) == ("equal", 2 * V * D)
+    assert report["embedding"]["dtype"] == report["head"]["dtype"]
+    assert report["head"]["dtype"] == (dtype if dtype == "BF16" else "F16")
     stored[H] = half(OTHER)
     write(tmp_path / "model", {**CONFIG, FLAG: True}, stored)
     assert report_of(path)["holds"] == "different"
@@ -583,6 +586,7 @@ def test_a_base_model_has_no_tensor_whose_name_begins_with_its_prefix(tmp_path):
     arrays = {"embed_tokens.weight": EMBEDDING}
     config = {**CONFIG, FLAG: True}
     assert report_of(write(tmp_path / "model", config, arrays))["transformers4"] == "tied"
+    assert report_of(str(tmp_path / "model"))["others"] is None
     arrays["models.weight"] = np.ones(3, np.float32)
     assert report_of(write(tmp_path / "model", config, arrays))["verdict"] == "not known"
 
@@ -691,6 +695,10 @@ def test_transformers_4_fails_at_a_quantization_of_null(tmp_path):
     assert (report["transformers4"], report["transformers"]) == (None, "tied")
     sentence = 'transformers 4 fails at "quantization_config": null in config.json'
     assert report["not_measured"] == sentence
+    # Of a conflict there is no remedy then: version 4 may not read it.
+    write(tmp_path / "model", {**config, FLAG: False}, STORED["embedding"])
+    report = report_of(str(tmp_path / "model"))
+    assert (report["verdict"], report["mends"]) == ("conflict", [])
 
 
 @pytest.mark.parametrize(("version", "expected"), [("4.57.6", "tied"), ("5.24.0", None)])
@@ -781,6 +789,7 @@ PADDING = [  # kind, class, fields of config.json; whether the padding token is 
     ("gpt2", "GPT2LMHeadModel", {"pad_token_id": 6, "n_positions": 6}, True),
     ("glm", "GlmForCausalLM", {}, False),  # without one, it is 151,329
     ("glm", "GlmForCausalLM", {"pad_token_id": None}, True),
+    ("glm", "GlmForCausalLM", {"of_any_name": {"pad_token_id": 1}}, True),
 ]
 
 
@@ -795,14 +804,18 @@ def test_a_padding_token_beyond_a_table_is_not_known(tmp_path, kind, class_name,
     assert (report["not_measured"] is None) == is_known
 
 
-def test_a_head_of_another_width_that_is_not_stored_is_not_counted(tmp_path):
+def test_a_head_of_another_width_that_is_not_stored_is_not_counted(tmp_path, run):
     """RemBERT's embedding is narrower than its head."""
     known = kinds.read_class("rembert", "RemBertForMaskedLM")
     config = {**CONFIG, "model_type": "rembert", "architectures": [known.name], FLAG: False}
     config |= {"input_embedding_size": D - 1, "output_embedding_size": D + 1}
     arrays = {known.names[0][0]: EMBEDDING[:, 1:]}
-    report = report_of(write(tmp_path / "model", config, arrays))
-    assert report["parameters"] is None
+    path = write(tmp_path / "model", config, arrays)
+    assert report_of(path)["parameters"] is None
+    assert_one_error_line(run("params", path), "its parameters are not known: ")
+    arrays[known.names[0][1]] = np.ones((V, D + 1), np.float32)
+    counts = report_of(write(tmp_path / "model", config, arrays))["parameters"]
+    assert counts["tied"]["total"] == counts["untied"]["total"] == 2 * V * D
 
 
 MEASURED = [
@@ -827,6 +840,7 @@ OTHER_DTYPE = "{} in config.json was not measured"
 NO_CLASS = "the kind llama, without one class that config.json names, was not measured"
 NOT_MEASURED = {  # why it is not known -> fields of config.json
     "config.json does not say vocab_size, as a whole number": {"vocab_size": None},
+    "config.json does not say hidden_size, as a whole number": {"hidden_size": 8.0},
     "GPT2LMHeadModel of kind llama was not measured": {"architectures": ["GPT2LMHeadModel"]},
     "the kind xyz, without one class that config.json names, was not measured": {
         "model_type": "xyz"
@@ -838,6 +852,7 @@ NOT_MEASURED = {  # why it is not known -> fields of config.json
     "a model without a model_type in a config.json was not measured": {"model_type": None},
     OTHER_PART.format("text_config"): {"text_config": {FLAG: True, "vocab_size": 5}},
     OTHER_PART.format("decoder"): {"decoder": {"vocab_size": 5}},
+    OTHER_PART.format("vlm_config"): {"vlm_config": {"vocab_size": 5}},
     OTHER_VALUE.format("tie_encoder_decoder"): {"tie_encoder_decoder": True},
     OTHER_VALUE.format("shared_embeddings"): {"shared_embeddings": True},
     OTHER_VALUE.format("additional_vocab_size"): {"additional_vocab_size": 2},
@@ -1032,6 +1047,18 @@ def test_a_flat_config_of_a_model_of_images_and_text_is_said_to_be_one(tmp_path)
         "hidden_size in text_config alone"
     )
     assert report["not_measured"] == sentence
+    path = write(tmp_path / "model", config | {"text_config": {}}, {known.names[0][0]: EMBEDDING})
+    sentence = "config.json does not say text_config.hidden_size, as a whole number"
+    assert report_of(path)["not_measured"] == sentence
+
+
+def test_two_shapes_that_config_json_contradicts_are_both_named(tmp_path):
+    arrays = {E: EMBEDDING[1:], H: OTHER[1:]}
+    report = report_of(write(tmp_path / "model", {**CONFIG, FLAG: False}, arrays))
+    said = [
+        f"the shape of {name} is 39 x 8, but vocab_size is 40 in config.json" for name in arrays
+    ]
+    assert report["not_measured"] == "; ".join(said)
 
 
 def test_a_shape_that_config_json_contradicts_is_named_with_both_numbers(tmp_path, run):
@@ -1073,8 +1100,20 @@ def test_weights_beside_are_named_and_no_remedy_leaves_them_out(tmp_path, beside
     assert (report["not_read"], report["mends"]) == ([beside], [])
     assert report["conflict"].endswith(f"; not looked at: {beside} beside them")
     assert report["verdict"] == "conflict"
+    # Of the file alone, nothing is beside.
+    assert report_of(str(tmp_path / "model" / WEIGHTS))["not_read"] == []
     # Programs like vLLM read all safetensors files of a folder.
     assert report["others"] == (None if beside.endswith(".safetensors") else "error")
+
+
+def test_all_weights_beside_are_named_in_the_order_of_their_names(tmp_path):
+    path = write(tmp_path / "model", {**CONFIG, FLAG: False}, STORED["embedding"])
+    beside = [f"{letter}.pt" for letter in "abcdefgh"]
+    for file in beside[::-1]:
+        (tmp_path / "model" / file).touch()
+    report = report_of(path)
+    assert report["not_read"] == beside
+    assert report["conflict"].endswith(f"; not looked at: {', '.join(beside)} beside them")
 
 
 def test_another_safetensors_file_is_read_by_vllm_if_no_index_leaves_it_out(tmp_path, run):
@@ -1292,6 +1331,9 @@ def test_other_files_of_weights_are_not_those_that_are_judged(tmp_path, run):
         "read\n"
     )
     assert_one_error_line(run("check", path), sentence)
+    # null names none.
+    write(tmp_path / "model", {**CONFIG, FLAG: True, "transformers_weights": None}, STORED["head"])
+    assert report_of(path)["holds"] == "head"
 
 
 def test_the_code_of_a_model_is_not_looked_at(tmp_path, run):
@@ -1327,6 +1369,11 @@ FLAGS = {  # config.json -> is it tied, and where that is said
     "nested, and a default": (
         {"model_type": "gemma3", "text_config": {FLAG: False}},
         None,
+        f"text_config.{FLAG}",
+    ),
+    "nested, untied": (
+        {"model_type": "xyz", "text_config": {FLAG: False}},
+        False,
         f"text_config.{FLAG}",
     ),
     "nested": (
@@ -1664,6 +1711,7 @@ def test_a_folder_with_config_json_alone(tmp_path, run):
     [report] = json.loads(run("check", str(tmp_path), "--json")[1])["models"]
     assert (report["verdict"], report["holds"], report["tensors"]) == ("not known", None, 0)
     assert report["not_measured"] == "config.json alone was read"
+    assert report["not_looked_at"] is None
     assert report["flag"]["tied"] is True
     for path in (tmp_path, tmp_path / "config.json"):
         code, out, _ = run("check", str(path))
@@ -1719,6 +1767,8 @@ def test_params_of_another_kind_on_the_hub(hub_server, big, run):
     assert document["untied"]["total"] == 2 * BIG * D + D
     assert document["untied"]["bytes_bfloat16"] == 2 * (2 * BIG * D + D)
     assert document["source"] == "the headers of the weights"
+    assert (document["model"], document["shape"]) == (name, [BIG, D])
+    assert document["flag"]["kind"] == "gpt_neox"
     out = " ".join(output(run, "params", name).split())  # a line may break anywhere
     assert f"{document['more_percent']:.1f}% more" in out
     assert f"{document['less_percent']:.1f}% of the untied model" in out
@@ -1892,6 +1942,8 @@ def test_params_of_a_config_alone(tmp_path, run):
     path.write_text(json.dumps(config))
     document = answer(run, "params", str(path))
     assert document["source"] == "config.json"
+    assert (document["shape"], document["not_looked_at"]) == ([49152, 576], None)
+    assert (document["model"], document["flag"]["class"]) == (str(path), "LlamaForCausalLM")
     assert document["tied"]["total"] == 134_515_008
     assert document["difference"] == 49152 * 576
     for fields, message in (

@@ -688,6 +688,24 @@ def test_no_remedy_without_a_state_or_a_set_of_names():
     assert mends.find_mends(LLAMA, {}, "f", [], found, "a.") == []
 
 
+def test_a_head_in_another_file_is_not_removed():
+    stored = [tensor(E, V, D, file=ONE_FILE), tensor(H, V, D, file="more.safetensors")]
+    for each in (
+        stored,
+        [replace(each, file=other.file) for each, other in zip(stored, stored[::-1], strict=True)],
+    ):
+        found = matrices.Matrices(each, name_set=0)
+        [remedy] = mends.find_mends(LLAMA, {}, "t", [], found, "ab")
+        assert remedy["text"] == TRAINED + UNTIED
+
+
+def test_all_parts_that_have_a_flag_are_named():
+    colqwen2 = next(known for known in kinds.all_classes() if known.kind == "colqwen2")
+    flags = dict.fromkeys(colqwen2.places, True)
+    text = f"{TIED}, also in vlm_config and vlm_config.text_config in it"
+    assert mends.describe_mend(flags, [], reason="") == {"flags": flags, "python": "", "text": text}
+
+
 def test_a_part_of_config_json_that_is_missing_is_not_made_for_a_flag():
     [remedy] = mends_of_gemma3("tf", {})
     assert remedy["flags"] == {"": False}
@@ -713,6 +731,8 @@ def mends_of_gemma3(flags, config):
         ({}, True, "a...", "config.json says, by default, tied, and the files hold one matrix"),
         ({"": False}, False, "ab..", "says untied, and the files hold 2 different matrices"),
         ({"": False}, False, "..", "untied, and the files have neither matrix"),
+        ({"": False}, False, "", "untied, and the files are not known"),
+        ({"": False}, False, "aaa.", "untied, and the files hold one matrix"),
     ],
 )
 def test_what_config_json_says_and_the_files_hold(said, tied, state, sentence):
@@ -751,6 +771,101 @@ def test_who_loses_what_agrees_with_its_verb():
 def test_what_is_read_by_the_flag(config, names, is_by_rule):
     found = matrices.Matrices([tensor(name, V, D) for name in names])
     assert ties.goes_by_the_flag(config, None, found) == is_by_rule
+
+
+def test_the_bias_beside_a_head_by_another_name_has_its_rows():
+    head, bias = tensor(f"model.{H}", 1000, D), "model.lm_head.bias"
+    found = matrices.Matrices([tensor(E, 1000, D), head], name_set=2)
+    for shape, said in (((1234,), "1,234"), ((V, 2), "40 x 2"), ((), "1")):
+        model = SimpleNamespace(stored=named(tensor(bias, *shape)))
+        sentence = f"{bias} has {said} numbers, and {head.name} has 1,000 rows"
+        assert ties.file_not_measured(model, LLAMA, found, name_set=2) == sentence
+    model = SimpleNamespace(stored=named(tensor(bias, 1000)))
+    assert ties.file_not_measured(model, LLAMA, found, name_set=2) is None
+
+
+def test_the_number_of_a_padding_token_is_said_with_the_limit():
+    roberta = kinds.read_class("roberta", "RobertaForMaskedLM")
+    said = ties.setting_of_part_not_measured
+    positions = {"max_position_embeddings": 6}
+    for part, sentence in (
+        ({"pad_token_id": 5, **positions}, None),
+        ({"pad_token_id": 7, **positions}, "pad_token_id is 7, and max_position_embeddings is 6"),
+        ({"pad_token_id": 513}, "pad_token_id is 513, and max_position_embeddings is 512"),
+        ({"pad_token_id": 601}, "pad_token_id is 601, and the vocabulary has 600 tokens"),
+    ):
+        assert said(part, 600, roberta, None) == sentence
+    assert said({}, 600, roberta, 600) == "pad_token_id is 600, and the vocabulary has 600 tokens"
+    assert said({"pad_token_id": 601}, None, LLAMA, None) is None
+
+
+def test_the_formats_of_all_files_are_said():
+    def why(known, *metadata):
+        model = SimpleNamespace(
+            config_json={"quantization_config": None} if "4" not in known.rules else {},
+            has_weights=True,
+            stored=named(tensor(E, V, D)),
+            saved=SimpleNamespace(metadata=list(metadata)),
+        )
+        found = matrices.Matrices([tensor(E, V, D), None], name_set=0)
+        return ties.versions_not_measured(model, known, found)
+
+    sentence = 'transformers 4 may refuse a safetensors file with metadata that lack "format": "pt"'
+    formats = ({"format": "pt"}, None, {"format": "np"}, {})
+    assert why(LLAMA, *formats) == {"4": f"{sentence}: got 'np' and 'pt' and None"}
+    assert why(replace(LLAMA, rules={"5": LLAMA.rules["5"]}), *formats) == {}
+
+
+def test_another_flag_of_a_tie_has_the_value_that_was_measured():
+    marian = kinds.read_class("marian", "MarianForCausalLM")
+    name = "share_encoder_decoder_embeddings"
+    assert marian.shares == {name: True}
+    config = {name: False, "shared": True, "tie_it": 1, ties.FLAG: True}
+    assert ties.other_ties(config, marian) == {name: True, "shared": False}
+    assert ties.other_ties(config, None) == {name: False, "shared": False}
+
+
+@pytest.mark.parametrize(
+    ("reading", "state", "words"),
+    [
+        ("ab", "ab", "keeps both"),
+        ("a0", "a.", "reads what is there"),
+        ("a000", "a...", "reads what is there"),
+        ("a0", "aa", "ties the head"),
+        ("aa", "aa", "keeps the head apart"),
+    ],
+)
+def test_what_a_reader_that_loses_nothing_does(reading, state, words):
+    assert ties.what_is_kept(reading, state) == words
+
+
+def test_all_copies_but_one_of_each_matrix_are_wasted():
+    size = 4 * V * D
+    apart = [tensor(str(n), V, D, start=n * size) for n in range(4)]
+    one = [tensor(str(n), V, D) for n in range(4)]
+    for tensors, state, copies in (
+        (apart, "abcd", 0),
+        (apart, "aaaa", 3),
+        (apart, "aabb", 2),
+        (apart, "abab", 2),
+        (one, "aaaa", 0),
+        (apart, "", 0),
+    ):
+        assert ties.wasted_bytes(matrices.Matrices(tensors), state) == copies * size
+
+
+def test_the_matrices_of_an_encoder_and_a_decoder_are_all_told():
+    stored = [tensor(T5.names[0][0], V, D), None, None, tensor(T5.names[0][3], V, D, dtype="F16")]
+    found = matrices.Matrices(stored, name_set=0)
+    told = ties.held_report(T5, found, matrices.Comparison("a..b", 0, V), "a00b")
+    last = {"name": T5.names[0][3], "dtype": "F16", "shape": [V, D], "file": "a.bin"}
+    assert told["more"] == [None, last]
+    assert told["one"] == [list(T5.names[0][:3]), [T5.names[0][3]]]
+    assert (told["equal_rows"], told["compared_rows"]) == (0, V)
+    for reading in ("!", None):
+        assert ties.held_report(T5, found, matrices.Comparison("a..b"), reading)["one"] == []
+    unclear = matrices.Matrices(stored[:2], unclear=["a"])
+    assert ties.held_report(LLAMA, unclear, matrices.Comparison(None), None)["holds"] is None
 
 
 @pytest.mark.parametrize(

@@ -470,7 +470,7 @@ def file_not_measured(
     for name in (f"{module}.bias", f"{module.rpartition('.')[0]}.bias"):
         bias = model.stored.get(name)
         if bias is not None and bias.shape != matrix.shape[:1]:
-            length = " x ".join(f"{size:,}" for size in bias.shape)
+            length = " x ".join(f"{size:,}" for size in bias.shape) or "1"
             return f"{name} has {length} numbers, and {matrix.name} has {matrix.shape[0]:,} rows"
     return None
 
