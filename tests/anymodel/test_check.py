@@ -1331,6 +1331,8 @@ def test_other_files_of_weights_are_not_those_that_are_judged(tmp_path, run):
         "read\n"
     )
     assert_one_error_line(run("check", path), sentence)
+    write(tmp_path / "model", {**CONFIG, "transformers_weights": ""}, {})
+    assert_one_error_line(run("check", path), sentence)
     # null names none.
     write(tmp_path / "model", {**CONFIG, FLAG: True, "transformers_weights": None}, STORED["head"])
     assert report_of(path)["holds"] == "head"

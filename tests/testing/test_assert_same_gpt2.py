@@ -2,25 +2,31 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tiedgpt import GPT2
+from tiedgpt.comparison.compare import compare
 from tiedgpt.comparison.vector_mistakes import ENCODERS, Vocabulary
 from tiedgpt.comparison.vectors import DIRECTORY, Vectors
+from tiedgpt.gpt2.backward import loss_and_gradients
 from tiedgpt.testing import TINY, assert_same_gpt2, assert_vectors, random_model, scale_of
 
 
 def test_by_default_two_texts_of_the_random_model_are_compared():
-    shapes = []
+    texts = []
 
     def theirs(ids):
-        shapes.append(np.shape(ids))
+        texts.append(np.array(ids))
         return random_model()(ids)
 
     assert_same_gpt2(theirs)
-    assert shapes[0] == (2, TINY.n_ctx)
+    assert texts[0].shape == (2, TINY.n_ctx)
+    assert len(np.unique(texts[0])) > TINY.n_ctx, "the tokens are all over the vocabulary"
+    assert texts[0].max() > TINY.vocab_size - 10
+    assert not np.array_equal(*texts[0])
 
 
 def test_by_default_texts_have_at_most_64_tokens():
@@ -38,17 +44,21 @@ def test_by_default_texts_have_at_most_64_tokens():
 def test_another_epsilon_is_another_gpt2():
     model = random_model()
     other = replace(model.config, layer_norm_epsilon=1e-6)
-    with pytest.raises(AssertionError, match=r"^not the same GPT-2\n\n"):
+    with pytest.raises(AssertionError, match=r"^not the same GPT-2\n\n") as caught:
         assert_same_gpt2(GPT2(other, model.parameters), model)
+    assert [entry.path.name for entry in caught.traceback.filter(caught)] == [Path(__file__).name]
 
 
 def test_without_a_model_the_message_says_which_one_was_taken():
     """A port that has loaded other weights is right, and not the same."""
     tape = {}
     random_model(seed=1)([1, 2, 3], tape=tape)
-    message = r"^not the same GPT-2 as tiedgpt.testing.random_model\(\), since no model was given\n"
-    with pytest.raises(AssertionError, match=message):
-        assert_same_gpt2({"embed": tape["embed"]}, ids=[1, 2, 3])
+    theirs = {"embed": tape["embed"]}
+    with pytest.raises(AssertionError) as caught:
+        assert_same_gpt2(theirs, ids=[1, 2, 3])
+    sentence = "not the same GPT-2 as tiedgpt.testing.random_model(), since no model was given"
+    report = compare(random_model(), theirs, [1, 2, 3])
+    assert str(caught.value) == f"{sentence}\n\n{report}"
 
 
 def test_activations_without_logits_are_not_enough():
@@ -56,10 +66,12 @@ def test_activations_without_logits_are_not_enough():
     ids = [1, 2, 3]
     tape = {}
     model(ids, tape=tape)
-    with pytest.raises(
-        AssertionError, match=r"^not enough was compared to say that it is the same"
-    ):
-        assert_same_gpt2({"embed": tape["embed"]}, model, ids)
+    theirs = {"embed": tape["embed"]}
+    with pytest.raises(AssertionError) as caught:
+        assert_same_gpt2(theirs, model, ids)
+    report = compare(model, theirs, ids)
+    sentence = "not enough was compared to say that it is the same GPT-2"
+    assert str(caught.value) == f"{sentence}\n\n{report}"
     of_model = r"the same GPT-2 as tiedgpt\.testing\.random_model\(\), since no model was given\n"
     with pytest.raises(AssertionError, match=of_model):
         assert_same_gpt2({"embed": tape["embed"]}, ids=ids)
@@ -96,8 +108,30 @@ def test_the_special_tokens_of_the_random_model_are_in_its_vocabulary(field):
 
 @pytest.mark.parametrize("theirs", [{"hook_embed": np.ones((3, 48))}, {"probs": np.ones(3)}])
 def test_it_fails_if_nothing_was_compared(theirs):
-    with pytest.raises(AssertionError, match="nothing"):
+    with pytest.raises(AssertionError, match=r"^there is nothing to compare: .* rounding$"):
         assert_same_gpt2(theirs, ids=[1, 2, 3])
+
+
+def test_with_targets_logits_without_gradients_are_not_enough():
+    model, ids, targets = random_model(), [[1, 2, 3]], [[2, 3, 4]]
+    theirs = {"logits": model(ids)}
+    assert_same_gpt2(theirs, model, ids)
+    with pytest.raises(AssertionError, match=r"^not enough was compared .*\n\ngradients: not com"):
+        assert_same_gpt2(theirs, model, ids, targets)
+    _, gradients = loss_and_gradients(model, ids, targets)
+    assert_same_gpt2({**theirs, **gradients}, model, ids, targets)
+
+
+def test_a_parameter_of_no_known_name_has_no_scale():
+    with pytest.raises(AssertionError, match=r"^x has no scale$"):
+        scale_of("x", TINY)
+
+
+def test_without_n_inner_the_mlp_has_four_times_the_width():
+    wide, usual = (replace(TINY, n_inner=size) for size in (4 * TINY.n_embd, None))
+    name = "transformer.h.0.mlp.c_proj.weight"
+    assert scale_of(name, usual) == scale_of(name, wide) != scale_of(name, TINY)
+    assert {array.dtype for array in random_model().parameters.values()} == {np.dtype("float32")}
 
 
 def test_right_answers_to_reference_values_pass():
@@ -137,4 +171,8 @@ def test_the_assertion_of_reference_values_names_each_wrong_case():
     lines = str(caught.value).splitlines()
     assert "wrong: 2" in lines[0]
     assert lines[1] == ""
-    assert [line.partition(":")[0] for line in lines[2:4]] == ["encode/split/1", "encode/split/2"]
+    assert lines[2:] == [
+        "encode/split/1: '11 111' is [1], expected [265, 220, 265, 16]",
+        "encode/split/2: \"it's a's\" is [2], expected [72, 83, 280, 278, 280]",
+    ]
+    assert [entry.path.name for entry in caught.traceback.filter(caught)] == [Path(__file__).name]
