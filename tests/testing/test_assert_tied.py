@@ -233,11 +233,23 @@ def test_a_setting_that_a_step_changes_in_place_is_as_before(torch, tied):
         def step(self):
             super().step()
             self.param_groups[0]["history"].append(1)
+            self.count = self.new = 1
 
     optimizer = Sgd(tied.parameters(), lr=0.1)
     optimizer.param_groups[0]["history"] = [0]
+    optimizer.count = 0
     assert_tied(tied, optimizer)
     assert optimizer.param_groups[0]["history"] == [0]
+    assert optimizer.count == 0
+    assert not hasattr(optimizer, "new")
+
+
+def test_a_parameter_of_the_optimizer_that_is_not_in_the_module_is_as_before(torch, tied):
+    """It has another shape than the matrix, so it is no old head."""
+    other = torch.nn.Parameter(torch.ones(3))
+    other.grad = torch.ones(3)
+    assert_tied(tied, torch.optim.SGD([*tied.parameters(), other], lr=0.1, weight_decay=0.5))
+    assert other.tolist() == other.grad.tolist() == [1, 1, 1]
 
 
 def test_a_step_that_changes_nothing_shows_nothing(torch, tied):
@@ -592,6 +604,27 @@ def test_a_matrix_of_four_tokens(torch, one_matrix):
     assert_one_matrix(one_matrix)
 
 
+def test_three_logits_are_too_few(one_matrix):
+    one_matrix.unembed = lambda W, x: (x @ W.T)[..., :3]
+    with pytest.raises(ArgumentError, match=r"^the module must return logits of 4 tokens or more"):
+        assert_one_matrix(one_matrix)
+
+
+def test_a_square_matrix_is_not_its_transpose(torch, one_matrix):
+    W = one_matrix.W = torch.nn.Parameter(torch.randn(V, V))
+    assert_one_matrix(one_matrix)
+    with pytest.raises(
+        AssertionError, match=r"^storage: .* \[13, 13\] and \[13, 13\]; they differ"
+    ):
+        assert_tied(one_matrix, matrices=(W, W.T))
+
+
+def test_a_part_of_the_rows_is_another_tensor(one_matrix):
+    W = one_matrix.W
+    with pytest.raises(AssertionError, match=r"^storage: .* \[13, 5\] and \[12, 5\]$"):
+        assert_tied(one_matrix, matrices=(W, W[:12]))
+
+
 def test_matrices_that_are_given(torch, one_matrix):
     optimizer = torch.optim.SGD([one_matrix.W])
     assert_tied(one_matrix, optimizer, matrices=(one_matrix.W, one_matrix.W))
@@ -681,12 +714,14 @@ def test_what_a_pass_makes_anew_is_as_before(torch, tied):
         module.mask = torch.ones(6, 6).tril()
         module.register_buffer("positions", torch.arange(6), persistent=False)
         module.block[0].bias = torch.nn.Parameter(torch.zeros(5))
+        module.block[0].weight.data = module.block[0].weight.data.clone()
 
     tied.register_buffer("steps", torch.zeros(1))
     tied.register_buffer("mask", torch.ones(1, 1))
     tied.register_forward_hook(forward)
     before = {name: value.clone() for name, value in tied.state_dict().items()}
     parameters = dict(tied.named_parameters())
+    memory = {name: parameter.data_ptr() for name, parameter in parameters.items()}
     assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.1))
     after = tied.state_dict()
     assert list(after) == list(before)
@@ -694,6 +729,7 @@ def test_what_a_pass_makes_anew_is_as_before(torch, tied):
         assert value.equal(after[name]), name
     for name, parameter in tied.named_parameters():
         assert parameter is parameters[name], name
+        assert parameter.data_ptr() == memory[name], name
     assert not hasattr(tied, "passes")
     assert not tied._non_persistent_buffers_set
 

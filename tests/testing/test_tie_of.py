@@ -304,6 +304,28 @@ def test_rows_that_pad_a_matrix_are_an_eighth_of_it_at_most(rows):
             tie_of(each)
 
 
+def test_what_is_in_a_layer_or_a_table_of_positions_is_neither_matrix():
+    for name in (f"model.layers.10.{LM}", "model.position_embeddings.weight"):
+        assert tie_of({WTE: ONE_MATRIX, name: matrix()}).kind == "embedding"
+    for name in ("model.layers.10.embed_tokens.weight", "positions.wpe.weight"):
+        assert tie_of({LM: ONE_MATRIX, name: matrix()}).kind == "head"
+
+
+def test_a_bias_is_no_matrix_though_it_has_two_axes():
+    with pytest.raises(ArgumentError, match=r"lm_head\.bias \[11, 4\] may be the output matrix"):
+        tie_of({WTE: ONE_MATRIX, "lm_head.bias": matrix()})
+
+
+def test_a_head_by_the_name_of_a_class_has_values():
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    name = "vocab_projector.weight"
+    entries = {WTE: torch.ones(V, D), name: freed(torch.ones(V, D))}
+    with pytest.raises(
+        ArgumentError, match=r"^vocab_projector\.weight has no values in its memory"
+    ):
+        tie_of(entries)
+
+
 def test_a_second_name_of_the_head_that_is_alone():
     values = matrix()
     for name in ("output_layer.weight", "vocab_projector.weight"):
