@@ -447,7 +447,8 @@ def test_what_is_not_clear_is_not_known(tmp_path, run, arrays, flag):
 
 
 def test_tables_of_positions_and_of_layers_make_nothing_unclear(tmp_path):
-    others = {"transformer.wpe.weight": OTHER, "model.layers.1.embed_tokens.weight": OTHER}
+    others = {"transformer.wpe.weight": OTHER, "model.layers.10.embed_tokens.weight": OTHER}
+    others["token_type.embeddings.weight"] = OTHER
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, {E: EMBEDDING, **others})
     assert report_of(path)["transformers"] == "tied"
 
