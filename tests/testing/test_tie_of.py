@@ -311,9 +311,11 @@ def test_what_is_in_a_layer_or_a_table_of_positions_is_neither_matrix():
         assert tie_of({LM: ONE_MATRIX, name: matrix()}).kind == "head"
 
 
-def test_a_bias_is_no_matrix_though_it_has_two_axes():
-    with pytest.raises(ArgumentError, match=r"lm_head\.bias \[11, 4\] may be the output matrix"):
-        tie_of({WTE: ONE_MATRIX, "lm_head.bias": matrix()})
+def test_a_bias_and_the_end_of_another_name_are_no_head():
+    for name in ("lm_head.bias", "my_vocab_projector.weight"):
+        with pytest.raises(ArgumentError) as caught:
+            tie_of({WTE: ONE_MATRIX, name: matrix()})
+        assert f"{name} [11, 4] may be the output matrix" in str(caught.value)
 
 
 def test_a_head_by_the_name_of_a_class_has_values():
