@@ -846,7 +846,7 @@ def test_a_wrong_file_is_refused(content, message, run, tmp_path):
 
 def test_a_directory_of_answers_is_refused(run, tmp_path):
     result = run("compare", "--vectors", str(tmp_path))
-    assert_one_error_line(result, "is a directory: expected a .npz, .safetensors or .json file")
+    assert_one_error_line(result, "is a directory: expected a .npz, .safetensors or .json file\n")
 
 
 def test_a_missing_file_of_answers_is_refused(run, tmp_path):
