@@ -219,7 +219,7 @@ def test_a_module_that_fails_is_left_as_it_was(torch_gpt2s):
     theirs.transformer.ln_f.eval()
     theirs.lm_head = None
     modes = [module.training for module in theirs.modules()]
-    with pytest.raises(ArgumentError, match="^the other model failed on these ids: TypeError"):
+    with pytest.raises(ArgumentError, match="failed on these ids: TypeError"):
         compare(SHALLOW, theirs, IDS)
     assert [module.training for module in theirs.modules()] == modes
     for module in theirs.modules():
