@@ -1107,6 +1107,15 @@ def test_the_command_on_a_file_of_wrong_text(name, content, message, run, tmp_pa
     assert str(path) in result[2]
 
 
+@pytest.mark.parametrize("content", [b"x", None], ids=["damaged", "missing"])
+def test_a_safetensors_file_that_cannot_be_read_is_a_wrong_argument(content, tmp_path):
+    path = tmp_path / "a.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ArgumentError, match="a\\.safetensors: "):
+        read_arrays(path)
+
+
 @pytest.fixture
 def noise(prompt, tmp_path):
     """The name of a file of logits that no known mistake explains."""

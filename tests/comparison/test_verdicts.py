@@ -590,6 +590,19 @@ def test_a_module_whose_two_matrices_differ_is_called_untied(torch_gpt2s):
     (sentence,) = untied_module_sentences(untied, MODEL)
     assert sentence == "logits: yours has an lm_head.weight that is not its wte.weight"
     assert untied_module_sentences(untied, MODEL.untie()) == []
+    # What its config says, if it has one
+    for says_tied, end in ((False, ""), (True, ", though its config says tied")):
+        untied.config = SimpleNamespace(tie_word_embeddings=says_tied)
+        assert untied_module_sentences(untied, MODEL) == [sentence + end]
+    two_equal_matrices = torch_gpt2s.nano_gpt(MODEL.untie("copy"))
+    assert untied_module_sentences(two_equal_matrices, MODEL) == []
+
+
+def test_the_arrays_of_an_npz_are_compared(tmp_path):
+    """np.load returns a mapping that is no dict."""
+    np.savez(tmp_path / "mine.npz", logits=MODEL(IDS))
+    with np.load(tmp_path / "mine.npz") as arrays:
+        assert compare(MODEL, arrays, IDS).same
 
 
 def test_the_hooks_keep_tensors_of_known_names(torch):
