@@ -3,6 +3,7 @@
 A place is the name of an activation, such as "mlp.0.post"; its kind is "mlp.N.post".
 """
 
+import re
 from functools import partial
 from types import SimpleNamespace
 
@@ -247,6 +248,36 @@ def test_a_difference_that_is_little_beyond_the_tolerance_is_explained():
     comparison = Comparison(TWO_LAYERS, ids, theirs)
     found = diagnosis.diagnose(comparison, [mistake], lambda *counts: None, most_trials=None)
     assert found.sentences == ["mlp.0.post: yours adds a little, in every layer"]
+
+
+def test_which_mistakes_are_tried_together_with_others():
+    """Those of all layers, if there are two places for them. The trials with others are counted."""
+    names = ["mlp.0.post", "mlp.1.post", "logits"]
+    mistake = Mistake("a", {"mlp.N.post": rounded})
+    x = np.zeros(2)
+    for given, may_be_several, total in (
+        ({}, True, 3 + 2 * 4),  # two more mistakes beside the nearest four, of one
+        ({"mlp.0.post": x}, True, 2 + 2 * 4),
+        ({"mlp.1.post": x}, False, 0),
+    ):
+        difference = diagnosis.Difference(
+            name="logits",
+            error=1.0,
+            tolerance=1e-6,
+            theirs=x,
+            distances=np.ones(2),
+            given=given,
+            computed=dict.fromkeys(names, x),
+        )
+        counter = diagnosis.Counter(progress=lambda *counts: None, most=0)
+        comparison = SimpleNamespace(names=names)
+        search = diagnosis.Search(comparison, [mistake], difference, {}, counter)
+        if total:
+            [(trial,)] = search.by_scope[Scope.EVERYWHERE]
+            assert search.wide == [trial]
+        assert search.may_be_several == may_be_several
+        assert search.explain(most=3) == (None, [])
+        assert counter.total == total
 
 
 def test_the_trials_beside_two_mistakes_are_counted():
@@ -661,10 +692,12 @@ def test_the_default_limit_for_the_smallest_gpt2():
         diagnosis.diagnose(of_gpt2, mistakes, progress, most_trials=None)
 
 
-def test_a_negative_number_of_trials():
+@pytest.mark.parametrize("trials", [-1, 0.0, 2.5, "", "5"])
+def test_a_number_of_trials_that_is_none(trials):
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    with pytest.raises(ArgumentError, match="trials must be a whole number of at least 0, got -1"):
-        compare(TWO_LAYERS, TWO_LAYERS(ids), ids, trials=-1)
+    message = f"trials must be a whole number of at least 0, got {trials!r}"
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        compare(TWO_LAYERS, TWO_LAYERS(ids), ids, trials=trials)
 
 
 # Random differences, which are not mistakes

@@ -218,6 +218,43 @@ def test_the_logits_of_a_mistake_are_those_of_another_gpt2_that_makes_it(mistake
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * abs(expected).max())
 
 
+@pytest.mark.parametrize(
+    ("name", "step", "count"),
+    [
+        ("mlp.1.post", "gelu", 11),
+        ("final", "norm", 19),
+        ("attn.1.scores", "scores", 5),
+        ("attn.1.pattern", "pattern", 8),
+    ],
+)
+@np.errstate(all="ignore")  # a mask that hides all keys makes nan
+def test_the_formula_of_a_mistake_is_that_of_a_wrong_gpt2(name, step, count):
+    """Its activation is computed from one text of random numbers."""
+    model = MODELS["tiny"]
+    rng = np.random.default_rng(0)
+    D, F, H, K, T = 48, model.config.n_inner, model.config.n_head, model.config.head_width, 5
+    shapes = {"gelu": (1, T, F), "norm": (1, T, D), "scores": (1, H, T, K), "pattern": (1, H, T, T)}
+    x, k = rng.normal(size=(2, *shapes[step]))
+    tape = {"attn.1.q": x, "attn.1.k": k, "newest": x}
+    at = Place(name, right=None, model=model, ids=None, tape=tape)
+    arguments = {
+        "gelu": (x[0], 1),
+        "norm": (x[0], model.parameters["ln_f.weight"], model.parameters["ln_f.bias"], 1e-5),
+        "scores": (x[0], k[0], 1, H),
+        "pattern": (x[0],),
+    }[step]
+    compared = 0
+    for row in MISTAKES:
+        ends = (row.sentence, f"{row.sentence}, in every layer", f"{row.sentence}, everywhere")
+        cases = [case for case in WRONG_GPT2S if step in case.steps and id_of(case).endswith(ends)]
+        if at.kind in row.wrong and cases:
+            array = row.wrong[at.kind](at)[0]
+            expected = cases[0].steps[step](*arguments)
+            np.testing.assert_allclose(array, expected, rtol=1e-6, atol=1e-9, err_msg=row.sentence)
+            compared += 1
+    assert compared == count
+
+
 def test_layer_norms_over_an_array_are_over_that_of_a_text_or_of_the_batch():
     model = MODELS["tiny"]
     x = np.random.default_rng(0).normal(size=(2, 3, model.config.n_embd))
