@@ -645,14 +645,14 @@ BAD_GRADIENTS = [
 
 @pytest.mark.parametrize(("gradients", "message"), BAD_GRADIENTS)
 def test_bad_gradients(gradients, message):
-    ids = some_ids(MODELS["tiny"])
+    ids = some_ids(MODELS["tiny"], B=1, T=2)
     with pytest.raises(ArgumentError, match=message):
         compare(MODELS["tiny"], gradients, ids, targets=ids)
 
 
 def test_a_gradient_of_a_layer_that_an_untied_model_has_not():
     model = MODELS["tiny untied"]
-    ids = some_ids(model)
+    ids = some_ids(model, B=1, T=2)
     message = r"^h\.3\.ln_1\.bias is not a parameter of this untied model$"
     with pytest.raises(ArgumentError, match=message):
         compare(model, {"h.3.ln_1.bias": np.zeros(48)}, ids, targets=ids)

@@ -600,9 +600,10 @@ def test_a_module_whose_two_matrices_differ_is_called_untied(torch_gpt2s):
 
 def test_the_arrays_of_an_npz_are_compared(tmp_path):
     """np.load returns a mapping that is no dict."""
-    np.savez(tmp_path / "mine.npz", logits=MODEL(IDS))
+    ids = IDS[:1, :5]
+    np.savez(tmp_path / "mine.npz", logits=MODEL(ids))
     with np.load(tmp_path / "mine.npz") as arrays:
-        assert compare(MODEL, arrays, IDS).same
+        assert compare(MODEL, arrays, ids).same
 
 
 def test_the_hooks_keep_tensors_of_known_names(torch):
