@@ -20,7 +20,12 @@ from support.wrong_gpt2s import named
 import tiedgpt
 from tiedgpt import GPT2, compare, from_state_dict
 from tiedgpt.checkpoints.json_files import STRICT_JSON
-from tiedgpt.comparison.compare import Report, look_beyond_vocabulary, sentences_on_missing
+from tiedgpt.comparison.compare import (
+    Report,
+    look_beyond_vocabulary,
+    rounding_note,
+    sentences_on_missing,
+)
 from tiedgpt.comparison.places import ReportRow, compare_arrays, digits_of, few_digits
 from tiedgpt.comparison.recording import read_arrays, returned_logits
 from tiedgpt.errors import ArgumentError
@@ -689,6 +694,19 @@ def test_the_note_names_the_first_array_with_the_rounding_of_float32():
     for name in ("resid_mid.1", "mlp.1.post", "logits"):
         theirs[name] = theirs[name].astype(np.float32).astype(np.float64)
     assert compare(model, theirs, ids).note.startswith("resid_mid.1 is float64")
+
+
+@pytest.mark.parametrize(("error", "is_noted"), [(2.0**-24, False), (1.01 * 2.0**-24, True)])
+def test_an_error_that_is_too_large_for_the_rounding_of_float64(error, is_noted):
+    """Here the tolerance for float32 is 1. A float32 array has a larger error, of course."""
+    rows = [
+        ReportRow("embed", error=0.9, tolerance=1.0, largest=1.0),
+        ReportRow("final", error=2.0**-25, tolerance=1.0, largest=1.0),
+        ReportRow("logits", error=error, tolerance=1.0, largest=1.0),
+    ]
+    theirs = {"embed": np.ones(1, np.float32), "final": np.ones(1), "logits": np.ones(1)}
+    note = "logits is float64 and has float32's rounding: something before it is float32"
+    assert rounding_note(rows, theirs) == (note if is_noted else "")
 
 
 # The report
