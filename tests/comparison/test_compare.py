@@ -754,6 +754,18 @@ def test_right_gradients_of_one_text_have_no_diagnosis(ids, targets):
     assert report.diagnosis == []
 
 
+def test_right_gradients_hide_no_sentence_on_an_activation():
+    model = MODELS["tiny"]
+    ids, targets = np.array([[3, 4]]), np.array([[5, 6]])
+    _, gradients = tiedgpt.loss_and_gradients(model, ids, targets)
+    tape = tape_of(model, ids)
+    theirs = {"ln_f": -tape["final"], **tape, "ln_f.bias": gradients["ln_f.bias"]}
+    report = compare(model, theirs, ids, targets, trials=0)
+    assert report.diagnosis == ["final: yours are two, 'ln_f' and 'final', and they differ"]
+    assert [row.name for row in report.rows[-2:]] == ["final, 'ln_f'", "ln_f.bias"]
+    assert report.not_given == 0
+
+
 def test_the_assertion_fails_with_the_report_on_a_wrong_gpt2(tiny_gpt2):  # noqa: F811
     def wrong(ids):
         return with_mistake(tiny_gpt2, ids, "is relu")

@@ -13,7 +13,16 @@ import pytest
 from support.comparing import MODELS, TWO_LAYERS, some_ids, with_mistake
 from support.models import SMALL
 from support.other_gpt2 import OtherGPT2, is_later, softmax
-from support.wrong_gpt2s import UNEXPLAINED, WRONG_GPT2S, bfloat16, float16, of_other_layer
+from support.wrong_gpt2s import (
+    FOLDED,
+    UNEXPLAINED,
+    WRONG_GPT2S,
+    all_of,
+    bfloat16,
+    float16,
+    matrices_of,
+    of_other_layer,
+)
 
 from tiedgpt import compare
 from tiedgpt.comparison.mistakes import MISTAKES, end_of_text, mistakes_in, rounded
@@ -91,6 +100,9 @@ def test_each_sentence_has_a_wrong_gpt2():
     diagnoses = [wrong_gpt2.diagnosis[-1] for wrong_gpt2 in WRONG_GPT2S]
     for mistake in MISTAKES:
         assert any(mistake.sentence in diagnosis for diagnosis in diagnoses), mistake.sentence
+    sentences = [mistake.sentence for mistake in mistakes_in(n_layer=2)]
+    for diagnosis in diagnoses:
+        assert any(sentence in diagnosis for sentence in sentences), diagnosis
 
 
 # From the logits alone, the place where a mistake begins, and how far it goes, may be wrong.
@@ -204,6 +216,18 @@ def attention_between_later_heads(q, k, v, pattern):
         (
             rows_of("skips the block")[0],
             {"order": lambda n_layer: []},
+        ),
+        (
+            rows_of("has all parameters rounded to bfloat16")[0],
+            {"parameters": all_of(bfloat16)},
+        ),
+        (
+            rows_of("has all matrices rounded to float16, but no bias and no layer norm")[0],
+            {"parameters": matrices_of(float16)},
+        ),
+        (
+            next(row for row in MISTAKES if "folded and centred" in row.sentence),
+            FOLDED,
         ),
         (mistakes_in(n_layer=3)[-2], {"weights": lambda name: name.replace("ln_f", "h.2.ln_1")}),
         (mistakes_in(n_layer=3)[-1], {"weights": lambda name: name.replace("ln_f", "h.2.ln_2")}),
@@ -329,16 +353,25 @@ def test_zeros_alone_are_named():
 
 
 @pytest.mark.parametrize(
-    ("sentence", "hint"),
+    ("sentence", "note"),
     [
-        ("is the exact gelu (erf)", 'from_state_dict(..., activation_function="gelu")'),
-        ("has the folded and centred weights", "HookedTransformer.from_pretrained_no_processing"),
+        (
+            "is the exact gelu (erf)",
+            "if it was trained so, as nanoGPT's models: "
+            'from_state_dict(..., activation_function="gelu")',
+        ),
+        (
+            "has the folded and centred weights",
+            "to compare the weights as they were trained, load the model with "
+            "HookedTransformer.from_pretrained_no_processing, or without "
+            "enable_compatibility_mode",
+        ),
     ],
 )
-def test_what_to_do_is_said(sentence, hint):
+def test_what_to_do_is_said(sentence, note):
     wrong_gpt2 = next(case for case in WRONG_GPT2S if sentence in id_of(case))
     model, theirs = make(wrong_gpt2)
-    assert hint in compare(model, theirs, some_ids(model, B=2, T=9)).note
+    assert compare(model, theirs, some_ids(model, B=2, T=9)).note == note
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=SLOW)])
