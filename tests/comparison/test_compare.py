@@ -612,6 +612,8 @@ def test_the_logits_among_what_a_gpt2_returns():
     """An array without axes is a loss."""
     logits = np.ones((2, 3))
     loss = np.array(0.5)
+    of_one_token = np.ones(3)
+    assert returned_logits((of_one_token, logits)) is of_one_token
     for returned in (logits, {"logits": logits}, SimpleNamespace(logits=logits), (loss, logits)):
         assert returned_logits(returned) is logits
     for returned in (loss, [logits], (), (loss, None), {"loss": loss}):
@@ -1025,7 +1027,7 @@ BAD_FILES = {
     "three names.npz": (
         lambda path: np.savez(
             path,
-            **{"ids": [1], "ln_f": [1.0], "transformer.ln_f": [1.0], "final": [1.5]},
+            **{"ids": [1], "ln_f": [1.0], "transformer.ln_f": [1.0], "final": [1 + 1e-7]},
         ),
         "FILE: 'ln_f' and 'final' are both final, and they differ: give one of them\n",
     ),

@@ -255,17 +255,19 @@ def test_which_mistakes_are_tried_together_with_others():
     names = ["mlp.0.post", "mlp.1.post", "logits"]
     mistake = Mistake("a", {"mlp.N.post": rounded})
     x = np.zeros(2)
-    for given, may_be_several, total in (
-        ({}, True, 3 + 2 * 4),  # two more mistakes beside the nearest four, of one
-        ({"mlp.0.post": x}, True, 2 + 2 * 4),
-        ({"mlp.1.post": x}, False, 0),
+    for given, distances, may_be_several, total in (
+        ({}, [1.0, 1.0], True, 3 + 2 * 4),  # two more mistakes beside the nearest four, of one
+        ({"mlp.0.post": x}, [1.0, 1.0], True, 2 + 2 * 4),
+        ({"mlp.1.post": x}, [1.0, 1.0], False, 0),
+        ({}, [1.0, np.inf], True, 3 + 2 * 4),
+        ({}, [1e-7, np.inf], False, 3),  # many mistakes make inf
     ):
         difference = diagnosis.Difference(
             name="logits",
             error=1.0,
             tolerance=1e-6,
             theirs=x,
-            distances=np.ones(2),
+            distances=np.array(distances),
             given=given,
             computed=dict.fromkeys(names, x),
         )
@@ -278,6 +280,93 @@ def test_which_mistakes_are_tried_together_with_others():
         assert search.may_be_several == may_be_several
         assert search.explain(most=3) == (None, [])
         assert counter.total == total
+
+
+def test_what_is_tried_first():
+    """The wider a scope is, the likelier. Two mistakes are likelier than one in one layer."""
+    search = SimpleNamespace(
+        by_scope={scope: scope.name for scope in Scope},
+        one_more=lambda count: [f"one more beside {count}"],
+    )
+    everywhere, kind, layer, place = "EVERYWHERE", "KIND", "LAYER", "PLACE"
+    second, third = "one more beside 1", "one more beside 2"
+    for most, groups in (
+        (1, [everywhere, kind, layer, place]),
+        (2, [everywhere, kind, second, layer, place]),
+        (3, [everywhere, kind, second, layer, place, third]),
+    ):
+        assert list(diagnosis.Search.groups(search, most)) == groups
+
+
+@pytest.mark.parametrize(("most", "tried"), [(9, "abcd"), (2, "ab"), (0, "")])
+def test_a_search_ends_with_the_group_that_explains_all_differences(most, tried):
+    """Mistake a leaves the logits wrong, and c nothing. There may be an end to the trials."""
+    a, b, c, d, e = (some_trial(sentence=sentence) for sentence in "abcde")
+    wrong = {"a": ["logits"], "c": []}
+    attempts = []
+
+    def attempt(trials):
+        sentence = trials[0].sentence
+        attempts.append(sentence)
+        if sentence in wrong:
+            return diagnosis.Explanation(trials, 1e-6, wrong[sentence])
+        return None
+
+    search = SimpleNamespace(
+        may_be_several=False,
+        groups=lambda most: [[(a,), (b,)], [(c,), (d,)], [(e,)]],
+        counter=diagnosis.Counter(progress=lambda *counts: None, most=most),
+        attempt=attempt,
+        explanations=[],
+    )
+    search.best = partial(diagnosis.Search.best, search)
+    best, _ = diagnosis.Search.explain(search, most=1)
+    assert attempts == list(tried)
+    assert (
+        best
+        == {
+            "abcd": diagnosis.Explanation((c,), 1e-6, []),
+            "ab": diagnosis.Explanation((a,), 1e-6, ["logits"]),
+            "": None,
+        }[tried]
+    )
+
+
+def test_mistakes_are_planted_beside_those_that_were_found():
+    """A later one replaces an earlier one in the same place."""
+    first = Trial("a", "a", "", Scope.KIND, {"b": 1, "c": 1})
+    second = Trial("a", "a", "", Scope.KIND, {"c": 2, "d": 2})
+    kept = {"a": 0, "b": 0}
+    planted = diagnosis.Search.with_planted(SimpleNamespace(kept=kept), (first, second))
+    assert planted == {"a": 0, "b": 1, "c": 2, "d": 2}
+    assert kept == {"a": 0, "b": 0}
+
+
+def test_the_distance_that_a_mistake_leaves_is_the_median():
+    """One wrong number may have another reason."""
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    embed = tape_of(TWO_LAYERS, ids)["embed"]
+    theirs = embed + 3
+    theirs[0, 2, 5] += 100
+    comparison = Comparison(TWO_LAYERS, ids, {"embed": theirs})
+    difference = diagnosis.first_difference(comparison, given={}, planted={})
+    counter = diagnosis.Counter(progress=lambda *counts: None, most=9)
+    mistake = Mistake("adds 1", {"embed": lambda at: at.right + 1})
+    search = diagnosis.Search(comparison, [mistake], difference, {}, counter)
+    assert search.explain(most=1) == (None, [])
+    [(median, trials)] = search.tried
+    assert median == pytest.approx(2, rel=1e-5)
+    assert trials == search.by_scope[Scope.EVERYWHERE][0]
+
+
+@pytest.mark.parametrize("norm", ["ln_1", "ln_2"])
+def test_the_layer_norm_of_the_last_layer_in_place_of_ln_f_is_named(norm):
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    tape = tape_of(TWO_LAYERS, ids)
+    theirs = OtherGPT2(TWO_LAYERS, weights=lambda name: name.replace("ln_f", f"h.1.{norm}"))
+    given = {"resid_post.1": tape["resid_post.1"], "final": theirs(ids)["final"]}
+    report = compare(TWO_LAYERS, given, ids)
+    assert report.diagnosis == [f"final: yours has the weight and bias of h.1.{norm} in ln_f"]
 
 
 def test_the_trials_beside_two_mistakes_are_counted():

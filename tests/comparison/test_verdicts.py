@@ -590,6 +590,10 @@ def test_a_module_whose_two_matrices_differ_is_called_untied(torch_gpt2s):
     (sentence,) = untied_module_sentences(untied, MODEL)
     assert sentence == "logits: yours has an lm_head.weight that is not its wte.weight"
     assert untied_module_sentences(untied, MODEL.untie()) == []
+    assert compare(MODEL, untied, IDS[:1, :5]).diagnosis == [
+        "logits: yours is 0 everywhere",
+        sentence,
+    ]
     # What its config says, if it has one
     for says_tied, end in ((False, ""), (True, ", though its config says tied")):
         untied.config = SimpleNamespace(tie_word_embeddings=says_tied)
