@@ -577,7 +577,12 @@ BAD_ARRAYS = [
         "'embed' must be an array of floats: ",
         id="rows-of-unequal-lengths",
     ),
-    pytest.param({"hook_embed": np.zeros(3)}, "there is nothing to compare", id="nothing-known"),
+    pytest.param(
+        {"hook_embed": np.zeros(3)},
+        "^there is nothing to compare: no activation of the model was given in which it has "
+        "numbers other than 0, inf and nan, or larger than their rounding$",
+        id="nothing-known",
+    ),
     pytest.param(
         {},
         r"expected logits, a dict of arrays, a torch module or a function, got \{\}",
@@ -922,9 +927,16 @@ def test_from_which_share_of_the_logits_on_they_show_something():
     compared = {"logits": ReportRow("logits", error=0.0, tolerance=0.5, largest=1.0)}
     assert sentences_on_missing(compared, comparison, targets=None) == []
     logits[0, 2, 3] = 0.5
-    assert sentences_on_missing(compared, comparison, targets=None) == [
+    almost_all = (
         "logits: not compared, because almost all of this model's are the same for all tokens"
-    ]
+    )
+    assert sentences_on_missing(compared, comparison, targets=None) == [almost_all]
+    # Three texts of one token, and one text
+    one_token = "attention between tokens: not compared, because ids has one token"
+    for number, sentences in ((3, [almost_all, one_token]), (1, [one_token])):
+        comparison.ids = np.zeros((number, 1), int)
+        comparison.our_logits = logits.swapaxes(0, 1)[:number]
+        assert sentences_on_missing(compared, comparison, targets=None) == sentences
 
 
 # The command
