@@ -915,6 +915,13 @@ def test_large_numbers_of_a_vocabulary_have_commas():
         "logits: yours chooses token 1,202, which the vocabulary of 1,200 has not: set such logits "
         "to -inf, or leave them out"
     ]
+    comparison.beyond_vocabulary = beyond[..., :1]
+    left_out, rows, sentences = look_beyond_vocabulary(comparison)
+    assert left_out == (
+        "1 column of logits beyond the vocabulary of 1,200: not compared; none is the largest of "
+        "its row"
+    )
+    assert (rows, sentences) == ([], [])
 
 
 def test_from_which_share_of_the_logits_on_they_show_something():

@@ -643,6 +643,22 @@ def test_the_wrong_gradients_are_what_their_sentences_say():
         np.testing.assert_allclose(both, of_lookup + of_head, rtol=0, atol=1e-12)
 
 
+def test_the_last_lookup_of_a_token_is_that_of_the_last_text_that_has_it():
+    """In its last place. A position has the gradient of the one lookup that is made there."""
+    texts, targets = [[5, 3, 5], [3, 9, 8]], [[7, 1, 4], [6, 2, 0]]
+    model = random_model().untie("copy").astype(np.float64)
+    results = dict(gradient_results(model, "wte.weight", texts, targets))
+    first, second = (
+        loss_and_gradients(model, text, its_targets)[1]["wpe.weight"]
+        for text, its_targets in zip(texts, targets, strict=True)
+    )
+    expected = np.zeros_like(model.W_E)
+    expected[5] = first[2] / 2  # the loss is the mean of two texts
+    expected[[3, 9, 8]] = second[:3] / 2
+    last = results["yours has one lookup of each token, the last: rows are set, not added"]
+    np.testing.assert_allclose(last, expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("axes", [1, 2])
 def test_the_wrong_steps_of_adamw_are_what_their_sentences_say(axes):
     """In the first step, the averages of g and of g^2 are 0.1 g and 0.05 g^2."""
