@@ -359,16 +359,6 @@ def test_the_distance_that_a_mistake_leaves_is_the_median():
     assert trials == search.by_scope[Scope.EVERYWHERE][0]
 
 
-@pytest.mark.parametrize("norm", ["ln_1", "ln_2"])
-def test_the_layer_norm_of_the_last_layer_in_place_of_ln_f_is_named(norm):
-    ids = some_ids(TWO_LAYERS, B=1, T=9)
-    tape = tape_of(TWO_LAYERS, ids)
-    theirs = OtherGPT2(TWO_LAYERS, weights=lambda name: name.replace("ln_f", f"h.1.{norm}"))
-    given = {"resid_post.1": tape["resid_post.1"], "final": theirs(ids)["final"]}
-    report = compare(TWO_LAYERS, given, ids)
-    assert report.diagnosis == [f"final: yours has the weight and bias of h.1.{norm} in ln_f"]
-
-
 def test_the_trials_beside_two_mistakes_are_counted():
     """For each of the two, each mistake of a wide scope is tried in its place."""
     wide = [some_trial(sentence=sentence) for sentence in "abc"]

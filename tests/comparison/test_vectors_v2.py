@@ -646,7 +646,7 @@ def test_the_wrong_gradients_are_what_their_sentences_say():
 def test_the_last_lookup_of_a_token_is_that_of_the_last_text_that_has_it():
     """In its last place. A position has the gradient of the one lookup that is made there."""
     texts, targets = [[5, 3, 5], [3, 9, 8]], [[7, 1, 4], [6, 2, 0]]
-    model = random_model().untie("copy").astype(np.float64)
+    model = VECTORS.models["untied"].astype(np.float64)
     results = dict(gradient_results(model, "wte.weight", texts, targets))
     first, second = (
         loss_and_gradients(model, text, its_targets)[1]["wpe.weight"]
