@@ -1081,6 +1081,29 @@ def test_arrays_that_are_not_compared_may_differ(tmp_path):
     assert read_arrays(tmp_path / "a.json")["mask"].tolist() == [True, False]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_numbers_in_json_keep_their_precision(tmp_path, encoding):
+    """Beside null, too. Programs for Windows write JSON with a mark before it, or in UTF-16."""
+    text = '{"ids": [1, 2], "embed": [0.1, 2], "final": [null, 0.1, 12345678901234567890]}'
+    (tmp_path / "a.json").write_text(text, encoding=encoding)
+    arrays = read_arrays(tmp_path / "a.json")
+    assert list(arrays) == ["ids", "embed", "final"]
+    assert arrays["ids"].dtype == np.int64
+    np.testing.assert_array_equal(arrays["embed"], [0.1, 2.0])
+    np.testing.assert_array_equal(arrays["final"], [np.nan, 0.1, 12345678901234567890.0])
+    assert arrays["embed"].dtype == arrays["final"].dtype == np.float64
+
+
+def test_all_arrays_of_a_folder_are_read_in_the_order_of_their_names(tmp_path):
+    """Of two arrays of one activation, the last one counts."""
+    for name, number in (("logits", 3), ("ids", 1), ("embed", 2)):
+        np.save(tmp_path / f"{name}.npy", np.array([number]))
+    (tmp_path / "notes.txt").write_text("not read")
+    arrays = read_arrays(tmp_path)
+    assert list(arrays) == ["embed", "ids", "logits"]
+    assert [int(array[0]) for array in arrays.values()] == [2, 1, 3]
+
+
 def made(directory):
     directory.mkdir()
     return directory
