@@ -1088,7 +1088,7 @@ def test_numbers_in_json_keep_their_precision(tmp_path, encoding):
     (tmp_path / "a.json").write_text(text, encoding=encoding)
     arrays = read_arrays(tmp_path / "a.json")
     assert list(arrays) == ["ids", "embed", "final"]
-    assert arrays["ids"].dtype == np.int64
+    assert arrays["ids"].dtype.kind == "i"
     np.testing.assert_array_equal(arrays["embed"], [0.1, 2.0])
     np.testing.assert_array_equal(arrays["final"], [np.nan, 0.1, 12345678901234567890.0])
     assert arrays["embed"].dtype == arrays["final"].dtype == np.float64

@@ -265,6 +265,7 @@ def test_gradients_are_needed_if_there_are_targets(missing):
         sentence = f"{len(missing)} of {count} gradients: not compared, such as {missing[0]}\n"
     report = compare(UNTIED, given, IDS, TARGETS)
     assert report.same is None
+    assert (report.diagnosis, report.note) == ([], "")
     assert str(report).startswith(sentence)
     assert "all agree" not in str(report)
     with pytest.raises(AssertionError, match=NOT_ENOUGH + sentence):
