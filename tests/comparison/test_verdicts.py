@@ -599,6 +599,12 @@ def test_a_module_whose_two_matrices_differ_is_called_untied(torch_gpt2s):
     for says_tied, end in ((False, ""), (True, ", though its config says tied")):
         untied.config = SimpleNamespace(tie_word_embeddings=says_tied)
         assert untied_module_sentences(untied, MODEL) == [sentence + end]
+    # Without logits, nothing is said of what computes them.
+    untied.transformer.ln_f.eps = 1.0
+    untied.register_forward_hook(lambda module, arguments, logits: logits.mean())
+    report = compare(MODEL, untied, IDS[:1, :5], trials=0)
+    assert report.first.name == "final"
+    assert "lm_head" not in str(report)
     two_equal_matrices = torch_gpt2s.nano_gpt(MODEL.untie("copy"))
     assert untied_module_sentences(two_equal_matrices, MODEL) == []
 
