@@ -892,6 +892,7 @@ def test_a_wrong_file_is_refused(content, message, run, tmp_path):
 
 
 def test_a_directory_of_answers_is_refused(run, tmp_path):
+    np.save(tmp_path / "logits.npy", np.ones((2, 9, 67)))
     result = run("compare", "--vectors", str(tmp_path))
     assert_one_error_line(result, "is a directory: expected a .npz, .safetensors or .json file\n")
 
