@@ -1128,6 +1128,7 @@ def test_the_command_on_a_bad_file(compared, tmp_path, name):
             "got [1]\n",
             id="a-list",
         ),
+        pytest.param("a.json", "5", "[[0.5, ...], ...]}, got 5\n", id="a-number"),
         pytest.param("a.json", "{}", "a.json: there are no arrays in it\n", id="empty"),
         pytest.param(
             "a.json",
