@@ -18,6 +18,7 @@ from support.wrong_gpt2s import (
     UNEXPLAINED,
     WRONG_GPT2S,
     all_of,
+    attention_between_heads,
     bfloat16,
     float16,
     matrices_of,
@@ -210,6 +211,10 @@ def attention_between_later_heads(q, k, v, pattern):
             for row in rows_of("joins the heads without a transpose")
         ],
         (
+            rows_of("attends between the heads of each token, not between tokens")[0],
+            {"attend": attention_between_heads},
+        ),
+        (
             rows_of("attends between the heads of each token, not between tokens")[1],
             {"attend": attention_between_later_heads},
         ),
@@ -302,6 +307,18 @@ def test_a_position_past_the_end_of_the_context_is_the_last_one():
     [from_1] = rows_of("counts positions from 1")
     rows = [*range(1, model.config.n_ctx), model.config.n_ctx - 1]
     np.testing.assert_array_equal(from_1.wrong["embed"](at), tokens[ids] + positions[rows])
+
+
+def test_ids_that_are_one_off_go_on_at_the_other_end_of_the_vocabulary():
+    model = MODELS["tiny"]
+    at = Place("embed", right=None, model=model, ids=np.array([[0, 5, 210]]), tape={})
+    positions = model.parameters["wpe.weight"][:3]
+    for sentence, ids in (
+        ("adds 1 to the ids", [[1, 6, 0]]),
+        ("subtracts 1 from the ids", [[210, 4, 209]]),
+    ):
+        [row] = rows_of(sentence)
+        np.testing.assert_array_equal(row.wrong["embed"](at), model.W_E[ids] + positions)
 
 
 @pytest.mark.parametrize(
