@@ -20,6 +20,12 @@ from support.wrong_gpt2s import named
 import tiedgpt
 from tiedgpt import GPT2, compare, from_state_dict
 from tiedgpt.checkpoints.json_files import STRICT_JSON
+from tiedgpt.comparison.compare import (
+    Report,
+    look_beyond_vocabulary,
+    rounding_note,
+    sentences_on_missing,
+)
 from tiedgpt.comparison.places import ReportRow, compare_arrays, digits_of, few_digits
 from tiedgpt.comparison.recording import read_arrays, returned_logits
 from tiedgpt.errors import ArgumentError
@@ -571,7 +577,12 @@ BAD_ARRAYS = [
         "'embed' must be an array of floats: ",
         id="rows-of-unequal-lengths",
     ),
-    pytest.param({"hook_embed": np.zeros(3)}, "there is nothing to compare", id="nothing-known"),
+    pytest.param(
+        {"hook_embed": np.zeros(3)},
+        "^there is nothing to compare: no activation of the model was given in which it has "
+        "numbers other than 0, inf and nan, or larger than their rounding$",
+        id="nothing-known",
+    ),
     pytest.param(
         {},
         r"expected logits, a dict of arrays, a torch module or a function, got \{\}",
@@ -606,6 +617,8 @@ def test_the_logits_among_what_a_gpt2_returns():
     """An array without axes is a loss."""
     logits = np.ones((2, 3))
     loss = np.array(0.5)
+    of_one_token = np.ones(3)
+    assert returned_logits((of_one_token, logits)) is of_one_token
     for returned in (logits, {"logits": logits}, SimpleNamespace(logits=logits), (loss, logits)):
         assert returned_logits(returned) is logits
     for returned in (loss, [logits], (), (loss, None), {"loss": loss}):
@@ -626,17 +639,35 @@ BAD_GRADIENTS = [
     ),
     pytest.param(
         {"lm_head.weight": np.zeros((211, 48))},
-        r"lm_head\.weight is not a parameter of this tied model",
+        r"lm_head\.weight is not a parameter of this tied model$",
         id="no-such-parameter",
+    ),
+    pytest.param(
+        {"ln_f.bias": np.zeros(48), "lm_head.weight": np.zeros((211, 48))},
+        r"lm_head\.weight is not a parameter of this tied model$",
+        id="the-second-one",
+    ),
+    pytest.param(
+        {"ln_f.bias": np.zeros(48), "ln_f.weight": np.zeros(47)},
+        r"the gradient of ln_f.weight has shape \(47,\); expected \(48,\)$",
+        id="the-shape-of-the-second-one",
     ),
 ]
 
 
 @pytest.mark.parametrize(("gradients", "message"), BAD_GRADIENTS)
 def test_bad_gradients(gradients, message):
-    ids = some_ids(MODELS["tiny"])
+    ids = some_ids(MODELS["tiny"], B=1, T=2)
     with pytest.raises(ArgumentError, match=message):
         compare(MODELS["tiny"], gradients, ids, targets=ids)
+
+
+def test_a_gradient_of_a_layer_that_an_untied_model_has_not():
+    model = MODELS["tiny untied"]
+    ids = some_ids(model, B=1, T=2)
+    message = r"^h\.3\.ln_1\.bias is not a parameter of this untied model$"
+    with pytest.raises(ArgumentError, match=message):
+        compare(model, {"h.3.ln_1.bias": np.zeros(48)}, ids, targets=ids)
 
 
 def test_targets_of_another_shape():
@@ -670,6 +701,19 @@ def test_the_note_names_the_first_array_with_the_rounding_of_float32():
     for name in ("resid_mid.1", "mlp.1.post", "logits"):
         theirs[name] = theirs[name].astype(np.float32).astype(np.float64)
     assert compare(model, theirs, ids).note.startswith("resid_mid.1 is float64")
+
+
+@pytest.mark.parametrize(("error", "is_noted"), [(2.0**-24, False), (1.01 * 2.0**-24, True)])
+def test_an_error_that_is_too_large_for_the_rounding_of_float64(error, is_noted):
+    """Here the tolerance for float32 is 1. A float32 array has a larger error, of course."""
+    rows = [
+        ReportRow("embed", error=0.9, tolerance=1.0, largest=1.0),
+        ReportRow("final", error=2.0**-25, tolerance=1.0, largest=1.0),
+        ReportRow("logits", error=error, tolerance=1.0, largest=1.0),
+    ]
+    theirs = {"embed": np.ones(1, np.float32), "final": np.ones(1), "logits": np.ones(1)}
+    note = "logits is float64 and has float32's rounding: something before it is float32"
+    assert rounding_note(rows, theirs) == (note if is_noted else "")
 
 
 # The report
@@ -710,11 +754,23 @@ def test_a_wrong_activation_explains_wrong_gradients():
 def test_right_gradients_of_one_token_have_no_diagnosis():
     """They are those of the sum of the losses, too."""
     model = MODELS["tiny"]
-    ids, targets = [[3]], [[5]]
+    ids, targets = [3], [5]  # without an axis of texts
     _, gradients = tiedgpt.loss_and_gradients(model, ids, targets)
     report = compare(model, {**tape_of(model, ids), **gradients}, ids, targets)
     assert report.first is None
     assert report.diagnosis == []
+
+
+def test_right_gradients_hide_no_sentence_on_an_activation():
+    model = MODELS["tiny"]
+    ids, targets = np.array([[3, 4]]), np.array([[5, 6]])
+    _, gradients = tiedgpt.loss_and_gradients(model, ids, targets)
+    tape = tape_of(model, ids)
+    theirs = {"ln_f": -tape["final"], **tape, "ln_f.bias": gradients["ln_f.bias"]}
+    report = compare(model, theirs, ids, targets, trials=0)
+    assert report.diagnosis == ["final: yours are two, 'ln_f' and 'final', and they differ"]
+    assert [row.name for row in report.rows[-2:]] == ["final, 'ln_f'", "ln_f.bias"]
+    assert report.not_given == 0
 
 
 def test_the_assertion_fails_with_the_report_on_a_wrong_gpt2(tiny_gpt2):  # noqa: F811
@@ -798,6 +854,98 @@ def test_a_report_has_a_line_for_each_activation():
         assert " ".join(place) == ("[1, 2, 3]" if row.name == "final" else "")
 
 
+def test_the_whole_text_of_a_report():
+    """What was not compared; a table whose columns fit the longest name; the verdict; the mistakes;
+    what to do."""
+    rows = [
+        ReportRow("embed", error=2e-7, tolerance=3.5e-6, largest=2.0),
+        ReportRow(
+            "attn.10.pattern",
+            error=0.25,
+            tolerance=1e-5,
+            largest=1.0,
+            first_wrong=(0, 2, 1, 13),
+            yours=0.123456789123,
+            expected=-1234.5,
+        ),
+    ]
+    report = Report(
+        rows=rows,
+        diagnosis=["attn.10.pattern: yours is a", "attn.10.pattern: or yours is b"],
+        note="note c",
+        not_given=187,
+        trials=1234,
+        all_trials=56789,
+        not_compared=["logits: not compared", "gradients: not compared"],
+        left_out="13 columns",
+    )
+    assert str(report).splitlines() == [
+        "logits: not compared",
+        "gradients: not compared",
+        "13 columns",
+        "",
+        "                 largest error  tolerance  first wrong index",
+        "embed                  2.0e-07    3.5e-06",
+        "attn.10.pattern        2.5e-01    1.0e-05  [0, 2, 1, 13]",
+        "",
+        "first difference: attn.10.pattern[0, 2, 1, 13] is 0.123456789, expected -1234.5 "
+        "(2 compared; 187 activations were not given; 1,234 of 56,789 trials of known mistakes)",
+        "attn.10.pattern: yours is a",
+        "attn.10.pattern: or yours is b",
+        "note c",
+    ]
+    left_out = Report(rows[:1], [], note="", not_given=0, left_out="13 columns")
+    assert str(left_out).splitlines()[:2] == ["13 columns", ""]
+    assert str(left_out).endswith("\n\nall agree (1 compared; 0 activations were not given)")
+
+
+def test_large_numbers_of_a_vocabulary_have_commas():
+    """Their first text is right. In the second one, the largest logit is the 1,203rd of 1,200."""
+    theirs = np.zeros((2, 3, 1200))
+    beyond = np.full((2, 3, 4), -1.0)
+    beyond[1, 2, 2:] = [5.0, 4.0]
+    comparison = SimpleNamespace(
+        theirs={"logits": theirs}, our_logits=theirs, beyond_vocabulary=beyond
+    )
+    left_out, rows, sentences = look_beyond_vocabulary(comparison)
+    assert left_out == "4 columns of logits beyond the vocabulary of 1,200: not compared"
+    [row] = rows
+    assert (row.first_wrong, row.yours, row.expected) == ((1, 2, 1202), 5.0, -np.inf)
+    assert sentences == [
+        "logits: yours chooses token 1,202, which the vocabulary of 1,200 has not: set such logits "
+        "to -inf, or leave them out"
+    ]
+    comparison.beyond_vocabulary = beyond[..., :1]
+    left_out, rows, sentences = look_beyond_vocabulary(comparison)
+    assert left_out == (
+        "1 column of logits beyond the vocabulary of 1,200: not compared; none is the largest of "
+        "its row"
+    )
+    assert (rows, sentences) == ([], [])
+
+
+def test_from_which_share_of_the_logits_on_they_show_something():
+    """Those of the first token are 0. Of the other two tokens, 8 of 128 logits are another number,
+    further from it than the tolerance."""
+    logits = np.zeros((1, 3, 64))
+    logits[0, 1:, :4] = 1.0
+    logits[0, 1:, 4:] = 0.5
+    comparison = SimpleNamespace(ids=np.zeros((1, 3), int), our_logits=logits)
+    compared = {"logits": ReportRow("logits", error=0.0, tolerance=0.5, largest=1.0)}
+    assert sentences_on_missing(compared, comparison, targets=None) == []
+    logits[0, 2, 3] = 0.5
+    almost_all = (
+        "logits: not compared, because almost all of this model's are the same for all tokens"
+    )
+    assert sentences_on_missing(compared, comparison, targets=None) == [almost_all]
+    # Three texts of one token, and one text
+    one_token = "attention between tokens: not compared, because ids has one token"
+    for number, sentences in ((3, [almost_all, one_token]), (1, [one_token])):
+        comparison.ids = np.zeros((number, 1), int)
+        comparison.our_logits = logits.swapaxes(0, 1)[:number]
+        assert sentences_on_missing(compared, comparison, targets=None) == sentences
+
+
 # The command
 
 
@@ -856,30 +1004,55 @@ def test_nan_is_null_in_json(compared, prompt, tmp_path):
 
 
 OBJECTS = np.array([{}], dtype=object)
-CAN_RUN_CODE = "'embed' is not an array of numbers but of Python objects, which are not read"
-# A name in the folder -> what is written there, and a part of the error.
+CAN_RUN_CODE = (
+    "FILE: 'embed' is not an array of numbers but of Python objects, which are not read because "
+    "that can run code"
+)
+EXPECTED_FILES = ".npz, .safetensors or .json file, or a directory of .npy files"
+ONE_ARRAY = "FILE is one array: put ids.npy and logits.npy into one directory, and give its name"
+# A name in the folder -> what is written there, and the error, or a part of it. FILE is the path.
 BAD_FILES = {
-    "none.npz": (lambda path: None, "No such file or directory"),
-    "empty": (lambda path: path.mkdir(), "there are no arrays in it"),
+    "none.npz": (
+        lambda path: None,
+        f"FILE: No such file or directory; expected a {EXPECTED_FILES}\n",
+    ),
+    "none.json": (
+        lambda path: None,
+        'FILE: No such file or directory; expected an object such as {"ids": [1, 2], "embed": '
+        "[[0.5, ...], ...]}\n",
+    ),
+    "none.safetensors": (lambda path: None, "FILE: cannot be read: No such file or directory\n"),
+    "empty": (lambda path: path.mkdir(), "FILE: there are no arrays in it\n"),
     "text.npz": (
         lambda path: path.write_text("not an archive"),
-        "is not a .npz, .safetensors or .json file",
+        f"FILE is not a {EXPECTED_FILES}: File is not a zip file\n",
     ),
-    "logits.npy": (
-        lambda path: np.save(path, np.ones((1, 3, 4))),
-        "is one array: put ids.npy and logits.npy into one directory, and give its name",
+    "logits.npy": (lambda path: np.save(path, np.ones((1, 3, 4))), f"{ONE_ARRAY}\n"),
+    "LOGITS.NPY": (lambda path: path.write_bytes(b""), f"{ONE_ARRAY}\n"),
+    "missing.npy": (
+        lambda path: None,
+        f"FILE: No such file or directory; expected a {EXPECTED_FILES}",
     ),
-    "LOGITS.NPY": (lambda path: path.write_bytes(b""), "is one array: put ids.npy and logits.npy"),
-    "missing.npy": (lambda path: None, "missing.npy: No such file"),
-    "objects.npz": (lambda path: np.savez(path, ids=np.arange(3), embed=OBJECTS), CAN_RUN_CODE),
-    "objects": (lambda path: np.save(made(path) / "embed.npy", OBJECTS), CAN_RUN_CODE),
+    "objects.npz": (
+        lambda path: np.savez(path, ids=np.arange(3), embed=OBJECTS),
+        f"{CAN_RUN_CODE}\n",
+    ),
+    "objects": (lambda path: np.save(made(path) / "embed.npy", OBJECTS), f"{CAN_RUN_CODE}\n"),
     "two names.npz": (
         lambda path: np.savez(path, **{"ids": [1], "ln_f": np.ones(3), "final": np.zeros(3)}),
-        "'ln_f' and 'final' are both final, and they differ",
+        "FILE: 'ln_f' and 'final' are both final, and they differ: give one of them\n",
+    ),
+    # Of three arrays of one activation, the last one differs.
+    "three names.npz": (
+        lambda path: np.savez(
+            path,
+            **{"ids": [1], "ln_f": [1.0], "transformer.ln_f": [1.0], "final": [1 + 1e-7]},
+        ),
+        "FILE: 'ln_f' and 'final' are both final, and they differ: give one of them\n",
     ),
     "of torch.npz": (
         lambda path: path.write_bytes(torch_file({"embed": np.zeros((3, 4), np.float32)})),
-        "of torch.npz is a file of PyTorch",
+        "FILE is a file of PyTorch: `-m FILE` and load_model(FILE) read the model in it, with ",
     ),
     "no ids.npz": (
         lambda path: np.savez(path, embed=np.zeros((1, 3, 128))),
@@ -908,6 +1081,29 @@ def test_arrays_that_are_not_compared_may_differ(tmp_path):
     assert read_arrays(tmp_path / "a.json")["mask"].tolist() == [True, False]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_numbers_in_json_keep_their_precision(tmp_path, encoding):
+    """Beside null, too. Programs for Windows write JSON with a mark before it, or in UTF-16."""
+    text = '{"ids": [1, 2], "embed": [0.1, 2], "final": [null, 0.1, 12345678901234567890]}'
+    (tmp_path / "a.json").write_text(text, encoding=encoding)
+    arrays = read_arrays(tmp_path / "a.json")
+    assert list(arrays) == ["ids", "embed", "final"]
+    assert arrays["ids"].dtype.kind == "i"
+    np.testing.assert_array_equal(arrays["embed"], [0.1, 2.0])
+    np.testing.assert_array_equal(arrays["final"], [np.nan, 0.1, 12345678901234567890.0])
+    assert arrays["embed"].dtype == arrays["final"].dtype == np.float64
+
+
+def test_all_arrays_of_a_folder_are_read_in_the_order_of_their_names(tmp_path):
+    """Of two arrays of one activation, the last one counts."""
+    for name, number in (("logits", 3), ("ids", 1), ("embed", 2)):
+        np.save(tmp_path / f"{name}.npy", np.array([number]))
+    (tmp_path / "notes.txt").write_text("not read")
+    arrays = read_arrays(tmp_path)
+    assert list(arrays) == ["embed", "ids", "logits"]
+    assert [int(array[0]) for array in arrays.values()] == [2, 1, 3]
+
+
 def made(directory):
     directory.mkdir()
     return directory
@@ -916,38 +1112,64 @@ def made(directory):
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_the_command_on_a_bad_file(compared, tmp_path, name):
     write, message = BAD_FILES[name]
-    write(tmp_path / name)
-    assert_one_error_line(compared(name), message)
+    path = tmp_path / name
+    write(path)
+    assert_one_error_line(compared(name), message.replace("FILE", str(path), 1))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         pytest.param("a.json", "{", "a.json is not JSON: ", id="not-json"),
-        pytest.param("a.json", "[1]", "a.json: expected an object such as", id="a-list"),
-        pytest.param("a.json", "{}", "a.json: there are no arrays in it", id="empty"),
         pytest.param(
-            "a.json", '{"ids": [[1], [1, 2]]}', "'ids' is not lists of numbers", id="ragged"
+            "a.json",
+            "[1]",
+            'a.json: expected an object such as {"ids": [1, 2], "embed": [[0.5, ...], ...]}, '
+            "got [1]\n",
+            id="a-list",
         ),
-        pytest.param("a.json", '{"ids": ["1"]}', "'ids' is not lists of numbers", id="text"),
-        pytest.param("a.json", '{"ids": {"0": 1}}', "'ids' is not lists of numbers", id="object"),
-        pytest.param("a.json", '{"ids": [1' + "0" * 400 + "]}", "'ids' is not", id="huge-number"),
+        pytest.param("a.json", "5", "[[0.5, ...], ...]}, got 5\n", id="a-number"),
+        pytest.param("a.json", "{}", "a.json: there are no arrays in it\n", id="empty"),
+        pytest.param(
+            "a.json",
+            '{"ids": [[1], [1, 2]]}',
+            "a.json: 'ids' is not lists of numbers of equal lengths: setting an array element",
+            id="ragged",
+        ),
+        pytest.param(
+            "a.json", '{"ids": ["1"]}', "a.json: 'ids' is not lists of numbers\n", id="text"
+        ),
+        pytest.param(
+            "a.json",
+            '{"ids": {"0": 1}}',
+            "a.json: 'ids' is not lists of numbers of equal lengths: float() argument",
+            id="object",
+        ),
+        pytest.param(
+            "a.json",
+            '{"ids": [1' + "0" * 400 + "]}",
+            "a.json: 'ids' is not lists of numbers of equal lengths: int too large to convert",
+            id="huge-number",
+        ),
         pytest.param(
             "a.json",
             '{"ids": [null, "a"]}',
-            "is not lists of numbers of equal lengths: a text",
+            "a.json: 'ids' is not lists of numbers of equal lengths: a text\n",
             id="null",
         ),
         pytest.param("a.json", "[" * 200_000, "a.json is not JSON: ", id="nested"),
         pytest.param("a.bin", "x", "a.bin may be a file of PyTorch", id="another-kind"),
         pytest.param("a.safetensors", "x", "not a safetensors file", id="not-safetensors"),
         pytest.param("a.SAFETENSORS", "x", "not a safetensors file", id="capitals"),
-        pytest.param("a.json", '{"ids": [1], "ids": [2]}', "'ids' is in it twice", id="twice"),
+        pytest.param(
+            "a.json", '{"ids": [1], "ids": [2]}', "is not JSON: 'ids' is in it twice\n", id="twice"
+        ),
         pytest.param("a.json", '{"ids": 0, "ids": [2]}', "'ids' is in it twice", id="0 twice"),
         pytest.param(
             "a.json",
             '{"ids": [1], "attn.0.qkv": [[1]], "h.0.attn.c_attn": [[2]]}',
-            "'attn.0.qkv' and 'h.0.attn.c_attn' are both attn.0.qkv, and they differ",
+            "'attn.0.qkv' and 'h.0.attn.c_attn' are both attn.0.qkv, and they differ: give "
+            "one of them\n",
             id="two-names",
         ),
     ],
@@ -958,6 +1180,15 @@ def test_the_command_on_a_file_of_wrong_text(name, content, message, run, tmp_pa
     result = run("compare", "-m", "shakespeare-tied", str(path))
     assert_one_error_line(result, message)
     assert str(path) in result[2]
+
+
+@pytest.mark.parametrize("content", [b"x", None], ids=["damaged", "missing"])
+def test_a_safetensors_file_that_cannot_be_read_is_a_wrong_argument(content, tmp_path):
+    path = tmp_path / "a.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ArgumentError, match="a\\.safetensors: "):
+        read_arrays(path)
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 A place is the name of an activation, such as "mlp.0.post"; its kind is "mlp.N.post".
 """
 
+import re
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -201,7 +203,7 @@ def test_two_mistakes_that_cannot_be_told_apart():
     ]
 
 
-@pytest.mark.parametrize(("error", "named"), [(1e-6, "ab"), (1.9e-6, "ab"), (2.1e-6, "a")])
+@pytest.mark.parametrize(("error", "named"), [(1e-6, "ab"), (2e-6, "ab"), (2.1e-6, "a")])
 def test_mistakes_that_rounding_alone_tells_apart_are_alternatives(error, named):
     """One that leaves at most twice the error may be the right one, too."""
     explanations = []
@@ -248,6 +250,115 @@ def test_a_difference_that_is_little_beyond_the_tolerance_is_explained():
     assert found.sentences == ["mlp.0.post: yours adds a little, in every layer"]
 
 
+def test_which_mistakes_are_tried_together_with_others():
+    """Those of all layers, if there are two places for them. The trials with others are counted."""
+    names = ["mlp.0.post", "mlp.1.post", "logits"]
+    mistake = Mistake("a", {"mlp.N.post": rounded})
+    x = np.zeros(2)
+    for given, distances, may_be_several, total in (
+        ({}, [1.0, 1.0], True, 3 + 2 * 4),  # two more mistakes beside the nearest four, of one
+        ({"mlp.0.post": x}, [1.0, 1.0], True, 2 + 2 * 4),
+        ({"mlp.1.post": x}, [1.0, 1.0], False, 0),
+        ({}, [1.0, np.inf], True, 3 + 2 * 4),
+        ({}, [1e-7, np.inf], False, 3),  # many mistakes make inf
+    ):
+        difference = diagnosis.Difference(
+            name="logits",
+            error=1.0,
+            tolerance=1e-6,
+            theirs=x,
+            distances=np.array(distances),
+            given=given,
+            computed=dict.fromkeys(names, x),
+        )
+        counter = diagnosis.Counter(progress=lambda *counts: None, most=0)
+        comparison = SimpleNamespace(names=names)
+        search = diagnosis.Search(comparison, [mistake], difference, {}, counter)
+        if total:
+            [(trial,)] = search.by_scope[Scope.EVERYWHERE]
+            assert search.wide == [trial]
+        assert search.may_be_several == may_be_several
+        assert search.explain(most=3) == (None, [])
+        assert counter.total == total
+
+
+def test_what_is_tried_first():
+    """The wider a scope is, the likelier. Two mistakes are likelier than one in one layer."""
+    search = SimpleNamespace(
+        by_scope={scope: scope.name for scope in Scope},
+        one_more=lambda count: [f"one more beside {count}"],
+    )
+    everywhere, kind, layer, place = "EVERYWHERE", "KIND", "LAYER", "PLACE"
+    second, third = "one more beside 1", "one more beside 2"
+    for most, groups in (
+        (1, [everywhere, kind, layer, place]),
+        (2, [everywhere, kind, second, layer, place]),
+        (3, [everywhere, kind, second, layer, place, third]),
+    ):
+        assert list(diagnosis.Search.groups(search, most)) == groups
+
+
+@pytest.mark.parametrize(("most", "tried"), [(9, "abcd"), (2, "ab"), (0, "")])
+def test_a_search_ends_with_the_group_that_explains_all_differences(most, tried):
+    """Mistake a leaves the logits wrong, and c nothing. There may be an end to the trials."""
+    a, b, c, d, e = (some_trial(sentence=sentence) for sentence in "abcde")
+    wrong = {"a": ["logits"], "c": []}
+    attempts = []
+
+    def attempt(trials):
+        sentence = trials[0].sentence
+        attempts.append(sentence)
+        if sentence in wrong:
+            return diagnosis.Explanation(trials, 1e-6, wrong[sentence])
+        return None
+
+    search = SimpleNamespace(
+        may_be_several=False,
+        groups=lambda most: [[(a,), (b,)], [(c,), (d,)], [(e,)]],
+        counter=diagnosis.Counter(progress=lambda *counts: None, most=most),
+        attempt=attempt,
+        explanations=[],
+    )
+    search.best = partial(diagnosis.Search.best, search)
+    best, _ = diagnosis.Search.explain(search, most=1)
+    assert attempts == list(tried)
+    assert (
+        best
+        == {
+            "abcd": diagnosis.Explanation((c,), 1e-6, []),
+            "ab": diagnosis.Explanation((a,), 1e-6, ["logits"]),
+            "": None,
+        }[tried]
+    )
+
+
+def test_mistakes_are_planted_beside_those_that_were_found():
+    """A later one replaces an earlier one in the same place."""
+    first = Trial("a", "a", "", Scope.KIND, {"b": 1, "c": 1})
+    second = Trial("a", "a", "", Scope.KIND, {"c": 2, "d": 2})
+    kept = {"a": 0, "b": 0}
+    planted = diagnosis.Search.with_planted(SimpleNamespace(kept=kept), (first, second))
+    assert planted == {"a": 0, "b": 1, "c": 2, "d": 2}
+    assert kept == {"a": 0, "b": 0}
+
+
+def test_the_distance_that_a_mistake_leaves_is_the_median():
+    """One wrong number may have another reason."""
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    embed = tape_of(TWO_LAYERS, ids)["embed"]
+    theirs = embed + 3
+    theirs[0, 2, 5] += 100
+    comparison = Comparison(TWO_LAYERS, ids, {"embed": theirs})
+    difference = diagnosis.first_difference(comparison, given={}, planted={})
+    counter = diagnosis.Counter(progress=lambda *counts: None, most=9)
+    mistake = Mistake("adds 1", {"embed": lambda at: at.right + 1})
+    search = diagnosis.Search(comparison, [mistake], difference, {}, counter)
+    assert search.explain(most=1) == (None, [])
+    [(median, trials)] = search.tried
+    assert median == pytest.approx(2, rel=1e-5)
+    assert trials == search.by_scope[Scope.EVERYWHERE][0]
+
+
 def test_the_trials_beside_two_mistakes_are_counted():
     """For each of the two, each mistake of a wide scope is tried in its place."""
     wide = [some_trial(sentence=sentence) for sentence in "abc"]
@@ -257,6 +368,34 @@ def test_the_trials_beside_two_mistakes_are_counted():
     best, alike = diagnosis.Search.best(search)
     assert (best, alike) == (two, [[wide[0]], [wide[1]]])
     assert (counter.tried, counter.total, counter.is_at_limit) == (0, 56, True)
+
+
+def test_in_the_place_of_each_of_three_mistakes_all_others_are_tried():
+    """The last one fits in the third place as well, and in the second place it fits better."""
+    a, b, c, d = wide = [some_trial(sentence=sentence) for sentence in "abcd"]
+    three = diagnosis.Explanation((a, b, c), 1e-6, still_wrong=[])
+    others = {"adc": 0.4e-6, "add": 0.7e-6}  # the mistakes that fit, too, and the error they leave
+    tried = []
+
+    def attempt(trials):
+        sentences = "".join(trial.sentence for trial in trials)
+        tried.append(sentences)
+        if sentences in others:
+            return diagnosis.Explanation(trials, others[sentences], still_wrong=[])
+        return None
+
+    counter = diagnosis.Counter(progress=lambda *counts: None, most=99)
+    search = SimpleNamespace(explanations=[three], wide=wide, counter=counter, attempt=attempt)
+    best, alike = diagnosis.Search.best(search)
+    assert tried == ["abc", "bbc", "cbc", "dbc", "aac", "abc", "acc", "adc"] + [
+        "ada",
+        "adb",
+        "adc",
+        "add",
+    ]
+    assert best.trials == (a, d, c)
+    assert alike == [[a], [d], [c, d]]
+    assert (counter.tried, counter.total, counter.is_at_limit) == (12, 12, False)
 
 
 def test_a_mistake_that_is_made_everywhere_or_nowhere_is_tried_everywhere_alone():
@@ -271,24 +410,37 @@ def test_a_mistake_that_is_made_everywhere_or_nowhere_is_tried_everywhere_alone(
 def test_at_most_three_mistakes_are_looked_for(monkeypatch):
     """Here each one that is found leaves the logits wrong."""
     asked_for = []
+    begun_with = []  # the mistakes that were found before each search
+    compared = []  # with what the next difference was looked for
+    wrong = [["attn.1.in", "final", "logits"], ["final", "logits"], ["logits"]]
 
     class FindsOne:
-        def __init__(self, *arguments):
-            pass
+        def __init__(self, comparison, mistakes, difference, kept, counter):
+            begun_with.append(list(kept))
+            self.kept = kept
 
         def explain(self, most):
             asked_for.append(most)
             trial = some_trial()
-            return diagnosis.Explanation((trial,), 1e-6, ["logits"]), [[trial]]
+            still_wrong = wrong[len(asked_for) - 1]
+            return diagnosis.Explanation((trial,), 1e-6, still_wrong), [[trial]]
 
         def with_planted(self, trials):
-            return {}
+            return {**self.kept, f"mlp.{len(self.kept)}.post": None}
+
+    def first_difference(comparison, given, planted):
+        compared.append((given, list(planted)))
+        return difference
 
     monkeypatch.setattr(diagnosis, "Search", FindsOne)
-    monkeypatch.setattr(diagnosis, "first_difference", lambda *arguments: difference)
-    difference = SimpleNamespace(given={})
+    monkeypatch.setattr(diagnosis, "first_difference", first_difference)
+    given = {"embed": np.zeros(2)}
+    difference = SimpleNamespace(given=given)
     found, still_wrong = diagnosis.find_mistakes(None, [], difference, None)
     assert asked_for == [3, 2, 1]
+    planted = ["mlp.0.post", "mlp.1.post", "mlp.2.post"]
+    assert begun_with == [[], planted[:1], planted[:2]]
+    assert compared == [(given, planted[:1]), (given, planted[:2]), (given, planted)]
     assert len(found) == 3
     assert still_wrong == ["logits"]
 
@@ -296,11 +448,11 @@ def test_at_most_three_mistakes_are_looked_for(monkeypatch):
 def test_beside_which_mistakes_another_one_is_tried():
     """Beside those of a wide scope that left the smallest distances."""
     wide = [some_trial(sentence=str(number)) for number in range(6)]
-    tried = [(distance, (trial,)) for distance, trial in zip((6, 2, 4, 1, 5, 3), wide, strict=True)]
-    tried += [(0, (some_trial(scope=Scope.LAYER),)), (0, (wide[0], wide[1]))]
+    tried = [(0, (some_trial(scope=Scope.LAYER),)), (0, (wide[0], wide[1]))]
+    tried += zip((6, 2, 4, 5, 3, 1), [(trial,) for trial in wide], strict=True)
     search = SimpleNamespace(explanations=[], may_be_several=True, tried=tried, wide=wide)
     groups = list(diagnosis.Search.one_more(search, 1))
-    assert groups == [[(wide[first], trial) for trial in wide] for first in (3, 1, 5, 2)]
+    assert groups == [[(wide[first], trial) for trial in wide] for first in (5, 1, 4, 2)]
     for none in ({"explanations": [1]}, {"may_be_several": False}):
         other = SimpleNamespace(**{**vars(search), **none})
         assert list(diagnosis.Search.one_more(other, 1)) == []
@@ -311,6 +463,30 @@ def test_a_mistake_of_which_a_later_one_leaves_nothing_is_not_tried():
     for places in (["mlp.0.post"], ["mlp.0.post", "mlp.1.post"]):
         later = Trial("mlp.0.post", "b", "", Scope.KIND, dict.fromkeys(places))
         assert diagnosis.Search.attempt(SimpleNamespace(), (first, later)) is None
+    # Two later ones together leave nothing of one in two places.
+    both = Trial("mlp.0.post", "c", "", Scope.KIND, dict.fromkeys(["mlp.0.post", "mlp.1.post"]))
+    second = Trial("mlp.1.post", "d", "", Scope.KIND, {"mlp.1.post": None})
+    for later in ((first, second), (second, first)):
+        assert diagnosis.Search.attempt(SimpleNamespace(), (both, *later)) is None
+    assert diagnosis.Search.attempt(SimpleNamespace(), (second, first, first)) is None
+
+
+def test_a_trial_ends_with_the_activation_that_differs():
+    """What comes after it costs time, and tells nothing of it."""
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    computed = []
+
+    def wrong(at):
+        computed.append(at.name)
+        return at.right + 1
+
+    mistake = Mistake("adds 1", {"resid_mid.N": wrong, "logits": wrong})
+    theirs = {"mlp.0.in": -tape_of(TWO_LAYERS, ids)["mlp.0.in"]}
+    comparison = Comparison(TWO_LAYERS, ids, theirs)
+    found = diagnosis.diagnose(comparison, [mistake], lambda *counts: None, most_trials=1)
+    assert found.sentences[0].startswith("mlp.0.in: this is none of the known mistakes")
+    assert found.tried == 1
+    assert computed == ["resid_mid.0"]
 
 
 def some_difference(theirs, ours, distances, tolerance=1e-6, name="logits"):
@@ -361,8 +537,9 @@ def test_how_mistakes_are_described():
     assert sentences[0] == "embed: perhaps yours has c"
     difference = some_difference(x, x, np.ones(2))
     for count, correct in ((1, "correct this first"), (2, "correct these 2 first, in this order")):
-        _, note = diagnosis.describe_mistakes(comparison, difference, found[:count], ["logits"])
-        assert note == f"logits differs then, too: {correct}, and compare again"
+        wrong = ["final", "logits"]
+        _, note = diagnosis.describe_mistakes(comparison, difference, found[:count], wrong)
+        assert note == f"final differs then, too: {correct}, and compare again"
     assert diagnosis.joined_by_or(["embed: yours is yours "] * 2) == [
         "embed: yours is yours ",
         "embed: or yours is yours ",
@@ -374,15 +551,39 @@ def test_how_mistakes_are_described():
 
 def test_blocks_are_asked_for_before_all_activations():
     window = ["mlp.0.out", "resid_post.0", "attn.1.in", "resid_post.1", "logits"]
-    assert diagnosis.what_to_give(window).endswith(" give resid_post.0 to resid_post.1, too")
-    assert diagnosis.what_to_give(window[:3]).endswith(" give mlp.0.out, resid_post.0, too")
+    give = "to find where it begins, give"
+    assert diagnosis.what_to_give(window) == f"{give} resid_post.0 to resid_post.1, too"
+    assert diagnosis.what_to_give(window[:3]) == f"{give} mlp.0.out, resid_post.0, too"
+    assert diagnosis.what_to_give(window[:4]) == f"{give} mlp.0.out, resid_post.0, attn.1.in, too"
+    assert diagnosis.what_to_give(window[:1]) == ""
+    blocks = [f"resid_post.{layer}" for layer in range(12)]
+    assert (
+        diagnosis.what_to_give([*blocks, "final"]) == f"{give} resid_post.0 to resid_post.11, too"
+    )
+
+
+@pytest.mark.parametrize("is_at_limit", [True, False])
+def test_what_is_said_if_no_mistake_explains_a_difference(is_at_limit):
+    x = np.zeros(2)
+    difference = some_difference(x, x, np.ones(2))
+    counter = diagnosis.Counter(
+        progress=lambda *counts: None, most=1234, tried=1234, total=56789, is_at_limit=is_at_limit
+    )
+    [sentence], note = diagnosis.describe_failure(difference, counter)
+    if is_at_limit:
+        trials = " in 1,234 trials of 56,789"
+        assert note == "to make all, give --trials 56789 (in Python, trials=56789)"
+    else:
+        trials = ""
+        assert note == ""
+    assert sentence == f"logits: this is none of the known mistakes{trials}"
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [("bfloat16", 8), ("float16", 11)])
 def test_how_far_rounding_to_half_precision_explains_a_difference(dtype, digits):
-    ours = np.random.default_rng(0).uniform(0.2, 0.9, size=50)
+    ours = -np.random.default_rng(0).uniform(0.2, 0.9, size=50)
     theirs = rounded(ours, dtype)
-    half_unit = theirs.max() / 2**digits
+    half_unit = -theirs.min() / 2**digits
     tolerance = half_unit / 10
 
     def plain(distance):
@@ -390,10 +591,13 @@ def test_how_far_rounding_to_half_precision_explains_a_difference(dtype, digits)
         return diagnosis.plain_diagnosis(some_difference(theirs, ours, distances, tolerance))
 
     sentence = f"logits: yours is rounded to {dtype}"
-    assert plain(half_unit + 0.9 * tolerance).sentences == [sentence]
-    for far in (half_unit + 1.1 * tolerance, 0.99 * ours.max() / 64):
-        assert plain(far).sentences[0].startswith(f"{sentence}, which explains {half_unit:.1e} of")
-    assert plain(1.01 * ours.max() / 64) is None, "then there is another mistake"
+    note = "compare in float32: in rounded numbers no other mistake is looked for"
+    assert plain(half_unit + 0.9 * tolerance) == diagnosis.Diagnosis([sentence], note)
+    for far in (half_unit + 1.1 * tolerance, 0.99 * -ours.min() / 64):
+        of_half = f"which explains {half_unit:.1e} of {far:.1e}: it computes in {dtype}, or has "
+        found = diagnosis.Diagnosis([f"{sentence}, {of_half}another mistake"], note)
+        assert plain(far) == found
+    assert plain(1.01 * -ours.min() / 64) is None, "then there is another mistake"
 
 
 def test_how_far_few_digits_explain_a_difference():
@@ -401,7 +605,19 @@ def test_how_far_few_digits_explain_a_difference():
     for distance, is_plain in ((0.00054, True), (0.00056, False)):
         distances = np.full_like(ours, distance)
         difference = some_difference(ours.round(3), ours, distances, tolerance=0.00005)
-        assert (diagnosis.plain_diagnosis(difference) is not None) == is_plain
+        sentence = "logits: yours has no more than 3 decimals: print more"
+        expected = diagnosis.Diagnosis([sentence], note="") if is_plain else None
+        assert diagnosis.plain_diagnosis(difference) == expected
+
+
+def test_a_zero_among_other_numbers_is_not_plain_to_see():
+    ours = np.random.default_rng(0).uniform(0.2, 0.9, size=50)
+    theirs = np.where(np.arange(50) == 7, 0, 3 * ours)
+    difference = some_difference(theirs, ours, abs(theirs - ours))
+    assert diagnosis.plain_diagnosis(difference) is None
+    difference = some_difference(0 * ours, ours, ours)
+    zeros = diagnosis.Diagnosis(["logits: yours is 0 everywhere"], note="")
+    assert diagnosis.plain_diagnosis(difference) == zeros
 
 
 def test_numbers_that_are_rounded_to_half_precision():
@@ -530,10 +746,37 @@ def test_the_default_limit_is_a_number_of_multiplications(monkeypatch):
         assert report.trials == int(1e8 / (tokens * parameters)) < report.all_trials
 
 
-def test_a_negative_number_of_trials():
+def test_the_default_limit_for_the_smallest_gpt2():
+    """It has 124 million parameters. With up to 32 tokens, 2,511 trials are made: some minutes."""
+
+    class Begun(Exception):
+        pass
+
+    def progress(*counts):
+        assert counts == (0, 2511)
+        raise Begun
+
     ids = some_ids(TWO_LAYERS, B=1, T=9)
-    with pytest.raises(ArgumentError, match="trials must be a whole number of at least 0, got -1"):
-        compare(TWO_LAYERS, TWO_LAYERS(ids), ids, trials=-1)
+    comparison = Comparison(TWO_LAYERS, ids, {"logits": TWO_LAYERS(ids) + 1})
+    parameters = {"all": np.broadcast_to(np.float32(0), 124_439_808)}  # without memory for them
+    of_gpt2 = SimpleNamespace(
+        theirs=comparison.theirs,
+        names=comparison.names,
+        ids=ids,
+        rows=comparison.rows,
+        model32=SimpleNamespace(parameters=parameters),
+    )
+    mistakes = [Mistake(str(n), {"logits": partial(rounded, dtype=str(n))}) for n in range(300)]
+    with pytest.raises(Begun):
+        diagnosis.diagnose(of_gpt2, mistakes, progress, most_trials=None)
+
+
+@pytest.mark.parametrize("trials", [-1, 0.0, 2.5, "", "5"])
+def test_a_number_of_trials_that_is_none(trials):
+    ids = some_ids(TWO_LAYERS, B=1, T=9)
+    message = f"trials must be a whole number of at least 0, got {trials!r}"
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        compare(TWO_LAYERS, TWO_LAYERS(ids), ids, trials=trials)
 
 
 # Random differences, which are not mistakes

@@ -4,17 +4,29 @@ Each row of mistakes.py is planted in our own model, and each sentence has a wro
 independent of ours.
 """
 
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support.comparing import MODELS, TWO_LAYERS, some_ids, with_mistake
 from support.models import SMALL
-from support.other_gpt2 import OtherGPT2
-from support.wrong_gpt2s import UNEXPLAINED, WRONG_GPT2S, of_other_layer
+from support.other_gpt2 import OtherGPT2, is_later, softmax
+from support.wrong_gpt2s import (
+    FOLDED,
+    UNEXPLAINED,
+    WRONG_GPT2S,
+    all_of,
+    attention_between_heads,
+    bfloat16,
+    float16,
+    matrices_of,
+    of_other_layer,
+)
 
 from tiedgpt import compare
-from tiedgpt.comparison.mistakes import MISTAKES, mistakes_in
+from tiedgpt.comparison.mistakes import MISTAKES, end_of_text, mistakes_in, rounded
 from tiedgpt.comparison.places import Place
 from tiedgpt.testing import TINY, random_model
 
@@ -89,6 +101,9 @@ def test_each_sentence_has_a_wrong_gpt2():
     diagnoses = [wrong_gpt2.diagnosis[-1] for wrong_gpt2 in WRONG_GPT2S]
     for mistake in MISTAKES:
         assert any(mistake.sentence in diagnosis for diagnosis in diagnoses), mistake.sentence
+    sentences = [mistake.sentence for mistake in mistakes_in(n_layer=2)]
+    for diagnosis in diagnoses:
+        assert any(sentence in diagnosis for sentence in sentences), diagnosis
 
 
 # From the logits alone, the place where a mistake begins, and how far it goes, may be wrong.
@@ -160,6 +175,193 @@ def test_the_layer_of_what_comes_after_all_layers_is_the_last_one(name):
     assert place["h.N.ln_2.bias"] is TWO_LAYERS.parameters["h.1.ln_2.bias"]
 
 
+# What mistakes compute, beside other GPT-2s of three layers, and in a batch
+
+
+def rows_of(sentence):
+    return [row for row in MISTAKES if row.sentence == sentence]
+
+
+def attention_between_later_heads(q, k, v, pattern):
+    """The heads [H, T, K] if each head of a token sees itself and the heads before it."""
+    heads = []
+    for t in range(q.shape[1]):
+        scores = q[:, t] @ k[:, t].T / np.sqrt(q.shape[-1])  # [H, H]
+        heads.append(softmax(np.where(is_later(scores), -np.inf, scores)) @ v[:, t])
+    return np.stack(heads, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "steps"),
+    [
+        (
+            rows_of("runs the blocks in reverse order")[0],
+            {"order": lambda n_layer: reversed(range(n_layer))},
+        ),
+        (
+            rows_of("runs the blocks in reverse order")[1],
+            {
+                "weights": lambda name: re.sub(
+                    r"^h\.(\d)", lambda match: f"h.{2 - int(match[1])}", name
+                )
+            },
+        ),
+        *[
+            (row, {"join": lambda heads: heads.reshape(heads.shape[1], -1)})
+            for row in rows_of("joins the heads without a transpose")
+        ],
+        (
+            rows_of("attends between the heads of each token, not between tokens")[0],
+            {"attend": attention_between_heads},
+        ),
+        (
+            rows_of("attends between the heads of each token, not between tokens")[1],
+            {"attend": attention_between_later_heads},
+        ),
+        (
+            rows_of("skips the block")[0],
+            {"order": lambda n_layer: []},
+        ),
+        (
+            rows_of("has all parameters rounded to bfloat16")[0],
+            {"parameters": all_of(bfloat16)},
+        ),
+        (
+            rows_of("has all matrices rounded to float16, but no bias and no layer norm")[0],
+            {"parameters": matrices_of(float16)},
+        ),
+        (
+            next(row for row in MISTAKES if "folded and centred" in row.sentence),
+            FOLDED,
+        ),
+        (mistakes_in(n_layer=3)[-2], {"weights": lambda name: name.replace("ln_f", "h.2.ln_1")}),
+        (mistakes_in(n_layer=3)[-1], {"weights": lambda name: name.replace("ln_f", "h.2.ln_2")}),
+    ],
+    ids=lambda value: getattr(value, "sentence", ""),
+)
+def test_the_logits_of_a_mistake_are_those_of_another_gpt2_that_makes_it(mistake, steps):
+    model = MODELS["tiny"]
+    ids = some_ids(model, B=2, T=5)
+    logits = with_mistake(model, ids, mistake)["logits"]
+    expected = OtherGPT2(model, **steps)(ids)["logits"]
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "count"),
+    [
+        ("mlp.1.post", "gelu", 11),
+        ("final", "norm", 19),
+        ("attn.1.scores", "scores", 5),
+        ("attn.1.pattern", "pattern", 8),
+    ],
+)
+@np.errstate(all="ignore")  # a mask that hides all keys makes nan
+def test_the_formula_of_a_mistake_is_that_of_a_wrong_gpt2(name, step, count):
+    """Its activation is computed from one text of random numbers."""
+    model = MODELS["tiny"]
+    rng = np.random.default_rng(0)
+    D, F, H, K, T = 48, model.config.n_inner, model.config.n_head, model.config.head_width, 5
+    shapes = {"gelu": (1, T, F), "norm": (1, T, D), "scores": (1, H, T, K), "pattern": (1, H, T, T)}
+    x, k = rng.normal(size=(2, *shapes[step]))
+    tape = {"attn.1.q": x, "attn.1.k": k, "newest": x}
+    at = Place(name, right=None, model=model, ids=None, tape=tape)
+    arguments = {
+        "gelu": (x[0], 1),
+        "norm": (x[0], model.parameters["ln_f.weight"], model.parameters["ln_f.bias"], 1e-5),
+        "scores": (x[0], k[0], 1, H),
+        "pattern": (x[0],),
+    }[step]
+    compared = 0
+    for row in MISTAKES:
+        ends = (row.sentence, f"{row.sentence}, in every layer", f"{row.sentence}, everywhere")
+        cases = [case for case in WRONG_GPT2S if step in case.steps and id_of(case).endswith(ends)]
+        if at.kind in row.wrong and cases:
+            array = row.wrong[at.kind](at)[0]
+            expected = cases[0].steps[step](*arguments)
+            np.testing.assert_allclose(array, expected, rtol=1e-6, atol=1e-9, err_msg=row.sentence)
+            compared += 1
+    assert compared == count
+
+
+def test_layer_norms_over_an_array_are_over_that_of_a_text_or_of_the_batch():
+    model = MODELS["tiny"]
+    x = np.random.default_rng(0).normal(size=(2, 3, model.config.n_embd))
+    at = Place("final", right=None, model=model, ids=None, tape={"resid_post.2": x})
+    for sentence, variance_of_array in (
+        ("has a layer norm over the whole array, not over each vector", True),
+        ("has a layer norm that subtracts the mean of the whole array, not of each vector", False),
+    ):
+        for row, axis in zip(rows_of(sentence), ((1, 2), (0, 1, 2)), strict=True):
+            centred = x - x.mean(axis=axis, keepdims=True)
+            variance = x.var(axis=axis if variance_of_array else 2, keepdims=True)
+            expected = centred / np.sqrt(variance + 1e-5) * at.weight + at.bias
+            np.testing.assert_allclose(row.wrong["final"](at), expected, rtol=1e-6)
+
+
+def test_a_position_past_the_end_of_the_context_is_the_last_one():
+    model = MODELS["tiny"]
+    ids = some_ids(model, B=2, T=model.config.n_ctx)
+    at = Place("embed", right=None, model=model, ids=ids, tape={})
+    tokens, positions = (model.parameters[f"{name}.weight"] for name in ("wte", "wpe"))
+    [from_1] = rows_of("counts positions from 1")
+    rows = [*range(1, model.config.n_ctx), model.config.n_ctx - 1]
+    np.testing.assert_array_equal(from_1.wrong["embed"](at), tokens[ids] + positions[rows])
+
+
+def test_ids_that_are_one_off_go_on_at_the_other_end_of_the_vocabulary():
+    model = MODELS["tiny"]
+    at = Place("embed", right=None, model=model, ids=np.array([[0, 5, 210]]), tape={})
+    positions = model.parameters["wpe.weight"][:3]
+    for sentence, ids in (
+        ("adds 1 to the ids", [[1, 6, 0]]),
+        ("subtracts 1 from the ids", [[210, 4, 209]]),
+    ):
+        [row] = rows_of(sentence)
+        np.testing.assert_array_equal(row.wrong["embed"](at), model.W_E[ids] + positions)
+
+
+@pytest.mark.parametrize(
+    ("ids", "token"), [((9, 7, 999), 7), ((211,), 210), ((211, 209), 209), ((210,), 210), (0, 0)]
+)
+def test_which_token_ends_a_text(ids, token):
+    """The smallest of the vocabulary, which has 211; else the last one."""
+    model = SimpleNamespace(config=replace(TINY, eos_token_id=ids))
+    assert end_of_text(Place("embed", None, model, None, {})) == token
+
+
+@pytest.mark.parametrize("neighbour", ["before", "after"])
+def test_of_the_token_without_a_neighbour_each_text_has_its_own(neighbour):
+    model = TWO_LAYERS
+    ids = np.array([[3, 5, 8], [13, 21, 34]])
+    at = Place("embed", right=None, model=model, ids=ids, tape={})
+    missing = [[3, 13], [8, 34], [0, 0], [210, 210]]  # the first, the last, 0, the end of a text
+    sentence = f"has its ids shifted by one: it reads the token {neighbour}"
+    if neighbour == "before":
+        missing = [missing[1], missing[0], *missing[2:]]
+    for row, tokens in zip(rows_of(sentence), missing, strict=True):
+        if neighbour == "before":
+            read = [[tokens[0], 3, 5], [tokens[1], 13, 21]]
+        else:
+            read = [[5, 8, tokens[0]], [21, 34, tokens[1]]]
+        expected = model.W_E[read] + model.parameters["wpe.weight"][:3]
+        np.testing.assert_array_equal(row.wrong["embed"](at), expected)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_numbers_in_the_middle_of_two_are_rounded_to_even(dtype):
+    """Those of float16 are NumPy's. A bfloat16 is the first half of a float32."""
+    ulp = {"bfloat16": 2.0**-7, "float16": 2.0**-10}[dtype]  # from 1 to the next number
+    numbers = np.array([1 + ulp / 2, 1 + 1.5 * ulp, -1 - ulp / 2, 1 + 0.51 * ulp, 3 + ulp, 0.0])
+    expected = [1, 1 + 2 * ulp, -1, 1 + ulp, 3, 0]
+    if dtype == "float16":
+        np.testing.assert_array_equal(numbers.astype(np.float16), expected)
+    np.testing.assert_array_equal(rounded(numbers, dtype), expected)
+    random = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    of_wrong_gpt2 = {"bfloat16": bfloat16, "float16": float16}[dtype]
+    np.testing.assert_array_equal(rounded(random, dtype), of_wrong_gpt2(random))
+
+
 def test_zeros_alone_are_named():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     report = compare(TWO_LAYERS, np.zeros((1, 9, TINY.vocab_size), np.float32), ids)
@@ -168,16 +370,25 @@ def test_zeros_alone_are_named():
 
 
 @pytest.mark.parametrize(
-    ("sentence", "hint"),
+    ("sentence", "note"),
     [
-        ("is the exact gelu (erf)", 'from_state_dict(..., activation_function="gelu")'),
-        ("has the folded and centred weights", "HookedTransformer.from_pretrained_no_processing"),
+        (
+            "is the exact gelu (erf)",
+            "if it was trained so, as nanoGPT's models: "
+            'from_state_dict(..., activation_function="gelu")',
+        ),
+        (
+            "has the folded and centred weights",
+            "to compare the weights as they were trained, load the model with "
+            "HookedTransformer.from_pretrained_no_processing, or without "
+            "enable_compatibility_mode",
+        ),
     ],
 )
-def test_what_to_do_is_said(sentence, hint):
+def test_what_to_do_is_said(sentence, note):
     wrong_gpt2 = next(case for case in WRONG_GPT2S if sentence in id_of(case))
     model, theirs = make(wrong_gpt2)
-    assert hint in compare(model, theirs, some_ids(model, B=2, T=9)).note
+    assert compare(model, theirs, some_ids(model, B=2, T=9)).note == note
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=SLOW)])

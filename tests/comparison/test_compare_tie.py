@@ -57,9 +57,9 @@ def test_gradients_of_the_sum_of_the_losses_are_named():
         "expected those of their mean"
     ]
 
-    # If one of the gradients is right, the others cannot be those of the sum of the losses.
-    one_is_right = {**summed, "ln_f.bias": gradients["ln_f.bias"]}
-    assert compare(MODEL, one_is_right, IDS, TARGETS).diagnosis == []
+    # If one of the gradients is another one, the others cannot be those of the sum of the losses.
+    one_is_another = {**summed, "ln_f.bias": 3 * gradients["ln_f.bias"]}
+    assert compare(MODEL, one_is_another, IDS, TARGETS).diagnosis == []
 
 
 def test_beside_a_missing_part_few_digits_are_not_spoken_of():
@@ -70,8 +70,13 @@ def test_beside_a_missing_part_few_digits_are_not_spoken_of():
     assert report.first.name == "ln_f.bias"
     (sentence,) = report.diagnosis
     assert "the output matrix, without the embedding's" in sentence
-    (sentence,) = compare(MODEL, {"ln_f.bias": theirs["ln_f.bias"]}, IDS, TARGETS).diagnosis
+    printed = {name: gradients[name].round(3) for name in ("ln_f.bias", "ln_f.weight")}
+    (sentence,) = compare(MODEL, printed, IDS, TARGETS).diagnosis
+    assert sentence.startswith("ln_f.bias: yours has no more than ")
     assert sentence.endswith("print more")
+    printed["ln_f.bias"] = gradients["ln_f.bias"]  # the first one in the backward pass agrees
+    (sentence,) = compare(MODEL, printed, IDS, TARGETS).diagnosis
+    assert sentence.startswith("ln_f.weight: yours has no more than ")
 
 
 def test_another_wrong_gradient_is_not_explained():

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support.commands import assert_one_error_line
 from support.node import run_node
-from support.other_gpt2 import OtherGPT2
+from support.other_gpt2 import OtherGPT2, softmax
 
 from tiedgpt import TiedGPTError, Tokenizer, generate, loss_and_gradients
 from tiedgpt.comparison.mistakes import MISTAKES
@@ -26,6 +26,7 @@ from tiedgpt.comparison.vector_mistakes import (
     Vocabulary,
     adamw_results,
     batch_results,
+    encode,
     gradient_results,
     mistakes_of_steps,
     pattern_without,
@@ -143,7 +144,7 @@ WORDS = {  # sentence -> a text, and its words by the mistake
     "lacks the rule \\s+(?!\\S): no space is left for the next word": ("a  b", ["a", "  ", "b"]),
 }
 BYTES = {  # sentence -> a text, and the bytes that are read
-    "has the characters for bytes (latin-1), not UTF-8": ("é", b"\xe9"),
+    "has the characters for bytes (latin-1), not UTF-8": ("é\u0141", b"\xe9\x41"),
     "drops what is not ASCII": ("aéb", b"ab"),
     "writes an emoji as two halves of three bytes": (
         "\N{GRINNING FACE}",
@@ -170,7 +171,7 @@ TEXTS = {  # sentence -> the bytes of ids, and the text that is shown of them
     "shows the characters of the vocabulary file, such as Ġ": ("a é\n", "aĠÃ©Ċ"),
     "turns Ġ into a space, and no other character into its byte": ("a é\n", "a Ã©\n"),
     "drops <|endoftext|>": (f"a{EOT}b", "ab"),
-    "removes spaces before punctuation marks": ("a , b .", "a, b."),
+    "removes spaces before punctuation marks": ("a , b . c ! d ? e ;", "a, b. c! d? e ;"),
     "removes white space at both ends": (" a b\n", "a b"),
     "drops bytes that are no character, without U+FFFD": (b"a\xffb", "ab"),
     "ends at NUL": ("a\0b", "a"),
@@ -252,6 +253,28 @@ def test_a_mistake_of_the_merges_makes_the_tokens_that_it_says(sentence):
     text, tokens = MERGED[sentence]
     assert [SMALL.tokenizer.decode([token]) for token in ENCODERS[sentence](SMALL, text)] == tokens
     assert ENCODERS[sentence](SMALL, text) != SMALL.tokenizer.encode(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ccc", "bcabcc", "it's  3,4\n é", f"a{EOT}bc{EOT}{EOT} cc", EOT, f"{EOT}abc"]
+)
+def test_without_a_mistake_the_ids_are_those_of_the_tokenizer(text):
+    assert encode(SMALL, text) == SMALL.tokenizer.encode(text, special="token")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "tokens"),
+    [
+        # The merge of b and c comes first, at the end of the word. Then that of a and bc fits.
+        ("makes the leftmost merge, not the one that was learned first", ["abc"]),
+        ("makes each merge once, at its first place alone", ["abc"]),
+        ("makes a merge at its last place first", ["abc"]),
+    ],
+)
+def test_a_merge_at_the_end_of_a_word_comes_before_one_at_its_beginning(sentence, tokens):
+    vocabulary = Vocabulary(Tokenizer([("b", "c"), ("a", "bc")], {EOT: 258}))
+    ids = ENCODERS[sentence](vocabulary, "abc")
+    assert [vocabulary.tokenizer.decode([token]) for token in ids] == tokens
 
 
 @pytest.mark.parametrize("sentence", TEXTS)
@@ -597,6 +620,10 @@ def test_the_wrong_gradients_are_what_their_sentences_say():
         np.testing.assert_allclose(results[f"yours {sentence}"], array, rtol=0, atol=1e-12)
 
     untied = tied.untie("copy")
+    once = dict(gradient_results(untied, "wte.weight", ids, all_targets))[
+        "yours has one lookup of each token, the last: rows are set, not added"
+    ]
+    np.testing.assert_allclose(once, of_lookup / 2, rtol=0, atol=1e-12)
     for parameter, right, other in (
         ("wte.weight", of_lookup, of_head),
         ("lm_head.weight", of_head, of_lookup),
@@ -604,12 +631,32 @@ def test_the_wrong_gradients_are_what_their_sentences_say():
         results = dict(gradient_results(untied, parameter, ids, all_targets))
         in_rows = "yours is 0 in the rows of tokens that are not in the text"
         assert (in_rows in results) == (parameter == "lm_head.weight")
+        if in_rows in results:
+            of_text = np.zeros_like(right)
+            of_text[text] = right[text]
+            np.testing.assert_allclose(results[in_rows], of_text, rtol=0, atol=1e-12)
         np.testing.assert_allclose(results[RIGHT_RESULT], right, rtol=0, atol=1e-12)
         np.testing.assert_allclose(
             results["yours is that of the other matrix"], other, rtol=0, atol=1e-12
         )
         both = results["yours is the sum of both matrices' gradients, as if they were tied"]
         np.testing.assert_allclose(both, of_lookup + of_head, rtol=0, atol=1e-12)
+
+
+def test_the_last_lookup_of_a_token_is_that_of_the_last_text_that_has_it():
+    """In its last place. A position has the gradient of the one lookup that is made there."""
+    texts, targets = [[5, 3, 5], [3, 9, 8]], [[7, 1, 4], [6, 2, 0]]
+    model = VECTORS.models["untied"].astype(np.float64)
+    results = dict(gradient_results(model, "wte.weight", texts, targets))
+    first, second = (
+        loss_and_gradients(model, text, its_targets)[1]["wpe.weight"]
+        for text, its_targets in zip(texts, targets, strict=True)
+    )
+    expected = np.zeros_like(model.W_E)
+    expected[5] = first[2] / 2  # the loss is the mean of two texts
+    expected[[3, 9, 8]] = second[:3] / 2
+    last = results["yours has one lookup of each token, the last: rows are set, not added"]
+    np.testing.assert_allclose(last, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("axes", [1, 2])
@@ -845,8 +892,9 @@ def test_a_wrong_file_is_refused(content, message, run, tmp_path):
 
 
 def test_a_directory_of_answers_is_refused(run, tmp_path):
+    np.save(tmp_path / "logits.npy", np.ones((2, 9, 67)))
     result = run("compare", "--vectors", str(tmp_path))
-    assert_one_error_line(result, "is a directory: expected a .npz, .safetensors or .json file")
+    assert_one_error_line(result, "is a directory: expected a .npz, .safetensors or .json file\n")
 
 
 def test_a_missing_file_of_answers_is_refused(run, tmp_path):
@@ -967,3 +1015,39 @@ def test_mistakes_in_the_steps_after_a_prompt():
     before = [model([*prompt, *after[:n]])[-1] for n in (0, 1, 2)]
     late = results["yours has the logits of the token before each step"]
     np.testing.assert_allclose(late, before, rtol=1e-4, atol=1e-4)
+
+    def positions(*of_steps):
+        return {"positions": lambda T: np.array([0, 1, 2, 3, *of_steps])}
+
+    def sees(*of_steps):
+        """The pattern of a model in which each of the three steps sees these tokens."""
+        is_seen = np.tril(np.ones((7, 7), bool))
+        for step, tokens in enumerate(of_steps, start=4):
+            is_seen[step] = np.isin(np.arange(7), tokens)
+        return {"pattern": lambda scores: softmax(np.where(is_seen, scores, -np.inf))}
+
+    steps_of = {
+        "embed: yours gives every token position 0 in the steps after the prompt": (
+            positions(0, 0, 0)
+        ),
+        "embed: yours counts positions from 0 again in the steps after the prompt": (
+            positions(0, 1, 2)
+        ),
+        "embed: yours counts positions one too high in the steps after the prompt": (
+            positions(5, 6, 7)
+        ),
+        "embed: yours counts positions one too low in the steps after the prompt": (
+            positions(3, 4, 5)
+        ),
+        "attn.0.pattern: yours has steps after the prompt in which a token does not see the tokens "
+        "before it": sees([4], [5], [6]),
+        "attn.0.pattern: yours has steps after the prompt in which a token does not see the tokens "
+        "between the prompt and itself": sees([0, 1, 2, 3, 4], [0, 1, 2, 3, 5], [0, 1, 2, 3, 6]),
+        "mlp.0.post: yours is relu, in every layer": {"gelu": lambda x, layer: np.maximum(x, 0)},
+        "final: yours has the weight and bias of h.2.ln_2 in ln_f": {
+            "weights": lambda name: name.replace("ln_f", "h.2.ln_2")
+        },
+    }
+    for line, steps in steps_of.items():
+        expected = OtherGPT2(model, **steps)(np.array([*prompt, *after]))["logits"][4:]
+        np.testing.assert_allclose(results[line], expected, rtol=1e-4, atol=1e-4, err_msg=line)

@@ -175,9 +175,56 @@ def test_a_module_that_torch_has_traced(torch, torch_gpt2s):
 
 
 def test_a_module_that_takes_other_arguments(torch):
-    message = "failed on these ids: .*; if it takes more than ids, give a function from ids to "
+    message = (
+        r"^the other model failed on these ids: \w+: (.|\n)*; if it takes more than ids, give a "
+        r"function from ids to logits$"
+    )
     with pytest.raises(ArgumentError, match=message):
         assert_same_gpt2(torch.nn.Linear(5, 5), MODEL)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+def test_what_a_module_without_parameters_is_called_with(torch, dtype):
+    """With ids as torch's embeddings need them, on torch's device, and without gradients."""
+    called_with = []
+
+    class Module(torch.nn.Module):
+        def forward(self, ids):
+            called_with.append((ids.dtype, tuple(ids.shape), torch.is_grad_enabled()))
+            return torch.from_numpy(MODEL(ids.numpy()))
+
+    ids = IDS[0].astype(dtype)
+    assert compare(MODEL, Module(), ids).same
+    assert called_with == [(torch.long, (1, len(ids)), False)]
+
+
+def test_a_module_is_called_with_ids_on_its_own_device(torch):
+    """It may be on another one than torch's default, such as the device `meta`."""
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, ids):
+            return torch.from_numpy(MODEL(ids.numpy())) + self.bias
+
+    module = Module()
+    with torch.device("meta"):
+        assert compare(MODEL, module, IDS).same
+
+
+def test_a_module_that_fails_is_left_as_it_was(torch_gpt2s):
+    theirs = torch_gpt2s.nano_gpt(SHALLOW).train()
+    theirs.transformer.ln_f.eval()
+    theirs.lm_head = None
+    modes = [module.training for module in theirs.modules()]
+    with pytest.raises(ArgumentError, match="failed on these ids: TypeError"):
+        compare(SHALLOW, theirs, IDS)
+    assert [module.training for module in theirs.modules()] == modes
+    for module in theirs.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
 
 
 # assert_same_gpt2 and compare of arrays
@@ -218,6 +265,7 @@ def test_gradients_are_needed_if_there_are_targets(missing):
         sentence = f"{len(missing)} of {count} gradients: not compared, such as {missing[0]}\n"
     report = compare(UNTIED, given, IDS, TARGETS)
     assert report.same is None
+    assert (report.diagnosis, report.note) == ([], "")
     assert str(report).startswith(sentence)
     assert "all agree" not in str(report)
     with pytest.raises(AssertionError, match=NOT_ENOUGH + sentence):
@@ -543,6 +591,30 @@ def test_a_module_whose_two_matrices_differ_is_called_untied(torch_gpt2s):
     (sentence,) = untied_module_sentences(untied, MODEL)
     assert sentence == "logits: yours has an lm_head.weight that is not its wte.weight"
     assert untied_module_sentences(untied, MODEL.untie()) == []
+    assert compare(MODEL, untied, IDS[:1, :5]).diagnosis == [
+        "logits: yours is 0 everywhere",
+        sentence,
+    ]
+    # What its config says, if it has one
+    for says_tied, end in ((False, ""), (True, ", though its config says tied")):
+        untied.config = SimpleNamespace(tie_word_embeddings=says_tied)
+        assert untied_module_sentences(untied, MODEL) == [sentence + end]
+    # Without logits, nothing is said of what computes them.
+    untied.transformer.ln_f.eps = 1.0
+    untied.register_forward_hook(lambda module, arguments, logits: logits.mean())
+    report = compare(MODEL, untied, IDS[:1, :5], trials=0)
+    assert report.first.name == "final"
+    assert "lm_head" not in str(report)
+    two_equal_matrices = torch_gpt2s.nano_gpt(MODEL.untie("copy"))
+    assert untied_module_sentences(two_equal_matrices, MODEL) == []
+
+
+def test_the_arrays_of_an_npz_are_compared(tmp_path):
+    """np.load returns a mapping that is no dict."""
+    ids = IDS[:1, :5]
+    np.savez(tmp_path / "mine.npz", logits=MODEL(ids))
+    with np.load(tmp_path / "mine.npz") as arrays:
+        assert compare(MODEL, arrays, ids).same
 
 
 def test_the_hooks_keep_tensors_of_known_names(torch):
@@ -558,6 +630,19 @@ def test_the_hooks_keep_tensors_of_known_names(torch):
     assert set(recorder.arrays) == {"h.0.mlp.c_proj:in", "h.0.attn.c_proj:in", "h.0.attn"}
     x += 1
     assert all(torch.equal(array, torch.ones(2)) for array in recorder.arrays.values())
+
+
+@pytest.mark.parametrize(
+    ("length", "kept"),
+    [(0, {}), (1, {"h.0.attn": 0}), (2, {"h.0.attn": 0, "h.0.attn:1": 1})]
+    + [(3, {"h.0.attn": 0, "h.0.attn:1": 1})],
+)
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_of_several_outputs_the_second_one_is_the_pattern(torch, kind, length, kept):
+    recorder = Recorder(torch)
+    outputs = kind(torch.tensor(number) for number in range(length))
+    recorder.keep_output("h.0.attn", None, (), outputs)
+    assert {name: int(array) for name, array in recorder.arrays.items()} == kept
 
 
 def test_a_module_gets_targets_only_if_it_has_a_parameter_of_this_name(torch, torch_gpt2s):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints.state_dicts import rename_arrays
-from ..errors import COUNT, ArgumentError, short_repr
+from ..errors import COUNT, ArgumentError, counted, short_repr
 from ..gpt2.backward import loss_and_gradients
 from ..gpt2.checks import check_ids, check_targets
 from ..gpt2.model import GPT2, Array
@@ -208,7 +208,9 @@ def look_beyond_vocabulary(comparison: Comparison) -> tuple[str, list[ReportRow]
     if columns == 0:
         return "", [], []
     V = comparison.our_logits.shape[-1]
-    left_out = f"{columns} columns of logits beyond the vocabulary of {V:,}: not compared"
+    left_out = (
+        f"{counted(columns, 'column')} of logits beyond the vocabulary of {V:,}: not compared"
+    )
     all_logits = np.concatenate([comparison.theirs["logits"], beyond], axis=-1)
     chosen = all_logits.argmax(axis=-1)  # [B, T]: of a greedy program. The first nan is chosen.
     is_outside = chosen >= V
