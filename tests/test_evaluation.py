@@ -127,7 +127,7 @@ def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, r
     ],
 )
 def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
-    model, monkeypatch, thread_count, pieces_of_batch
+    model, monkeypatch, shapes_read, thread_count, pieces_of_batch
 ):
     """Of 2000 tokens, all but the first are predicted.
 
@@ -147,7 +147,9 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
 
     monkeypatch.setattr(threads, "reading_threads", lambda: thread_count)
     monkeypatch.setattr(evaluation, "unembed", recorded)
+    shapes_read.clear()
     losses = token_losses(model, ids, stride)
+    assert shapes_read == [(33, CONTEXT), (33, CONTEXT), (1, 2000 - 66 * stride)]
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     assert losses.size == 1999
     assert sum(piece_sizes) == 1999

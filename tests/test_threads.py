@@ -131,6 +131,14 @@ def test_the_openblas_of_numpy_is_found():
     assert threads.openblas("no_such_function") is None
 
 
+def test_a_file_that_only_has_the_name_of_openblas_is_passed_over(tmp_path, monkeypatch):
+    libraries = tmp_path / "numpy.libs"
+    libraries.mkdir()
+    (libraries / "libopenblas.so").write_text("no library")
+    monkeypatch.setattr(np, "__path__", [str(tmp_path / "numpy")])
+    assert threads.openblas.__wrapped__("get_num_threads") is None
+
+
 @pytest.mark.usefixtures("blas_threads")
 def test_reading_threads_are_as_many_as_blas_had_before_it_was_limited():
     """BLAS had two threads. Two contexts limit it, as when a program reads two texts at once."""
@@ -560,6 +568,8 @@ def test_a_forked_process_has_threads_of_its_own():
             assert threads.blas_threads() == thread_count
             with threads.thread_map(2) as map_shares:
                 assert list(map_shares(abs, [-1, -2])) == [1, 2]
+            if thread_count is not None:  # the blocks of the parent do not limit BLAS here
+                assert threads.openblas("get_num_threads")() == thread_count
             code = 0
         finally:
             os._exit(code)  # this process is not to run the other tests
