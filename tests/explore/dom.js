@@ -210,7 +210,9 @@ export function open(html, answers) {
 		},
 		fetch: async (question, {body}) => {
 			page.asked.push([question, JSON.parse(body)])
-			return response(answers[question].map(line => `${JSON.stringify(line)}\n`).join(""))
+			const lines = answers[question].map(line => JSON.stringify(line))
+			const end = lines.length > 1 ? "\n" : "" // one object has no line end
+			return response(lines.join("\n") + end)
 		}
 	})
 	page.outline = selector => document.querySelector(selector).outline()

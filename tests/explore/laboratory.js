@@ -38,13 +38,14 @@ const OF_HEAD = ["#bars", "#flow", "#flowsays", "#mirror", "#product", "#near", 
 const OF_SIDE = ["#partsbox", "#partsout", "#partsbars", "#attnbox", "#gradbox"]
 look("the second model, tied, without two parts", [...OF_HEAD, ...OF_SIDE, "#otherpath", "#barsnote"])
 
-answers.path = [{...answers.path[0], text: null, A: [[1, 2], [3, -4]]}]
+answers.path = [{...answers.path[0], text: null, A: [[1, 4], [-4, -2]]}]
 Object.assign(state, {heads: ["tied", "untied"], path: "raw", place: 0})
 await draw()
 look("the second model, untied, without a text", [...OF_HEAD, "#drawing", "#matrices"])
 Object.assign(state, {side: 0, copy: 1})
+answers.path = [{...answers.path[0], A: [[0, 0], [0, 0]]}]
 await draw()
-look("a copy of the first model", ["#drawing", "#turn", "#flow", "#flowsays"])
+look("a copy of the first model", ["#matrices", "#drawing", "#turn", "#flow", "#flowsays"])
 
 find("#write").listeners.click()
 await pause()
@@ -99,6 +100,10 @@ const press = key => {
 every("#heads button")[0].focus()
 const keys = ["ArrowRight", "ArrowDown", "ArrowRight", "ArrowLeft", "ArrowUp", "ArrowUp", "Enter"]
 steps.keys = keys.map(press)
+every("#partsbox button")[1].focus()
+visible.add("parts")
+await draw()
+steps.keys.push(`drawn anew: ${every("#partsbox button").indexOf(document.activeElement)}`)
 
 steps["what an address says"] = []
 for (const hash of input.addresses) {
@@ -107,9 +112,18 @@ for (const hash of input.addresses) {
 	steps["what an address says"].push(`${hash}: ${JSON.stringify(state)}`)
 }
 
+const firstLine = box => page.outline(box).split("\n")[0]
+answers.parts = [{error: "no such part"}]
+state.removed = ["mlp.9"]
+await draw()
+steps.errors = [page.outline("#parts .warn"), firstLine("#bars"), String(state.removed.length)]
+const {next} = answers
 answers.next = [{error: "the reason"}]
 await redraw()
-steps.errors = [page.outline("#problem"), page.outline("#bars").split("\n")[0]]
+steps.errors.push(page.outline("#problem"), firstLine("#bars"))
+answers.next = next
+await redraw()
+steps.errors.push(page.outline("#problem"), firstLine("#bars"))
 globalThis.fetch = async () => { throw new TypeError("no answer") }
 try { await ask("next").next() } catch (error) { steps.errors.push(error.message) }
 steps.errors.push(document.body.outline().split("\n")[0])

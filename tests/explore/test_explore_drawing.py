@@ -78,7 +78,11 @@ ASYMMETRIC = {  # on a sample, of a model without MLPs, and without a text
 NEAREST = {
     "token": BE,
     "W_E": [{**TO, "cosine": 0.5}, {**LINE, "cosine": -0.125}],
-    "W_U": [{**PADDING, "cosine": 0.25}],
+    "W_U": [
+        {**PADDING, "cosine": 0.25},
+        {"id": 9, "token": "", "cosine": 0},
+        {"id": 10, "token": "a\tb\rc", "cosine": -0.001},
+    ],
 }
 LENS = {
     "tokens": [TO, BE],
@@ -150,7 +154,7 @@ START = {
         {**SIZES, "name": "b", "heads": ["untied", "tied"], "paths": PATHS, "parameters": 5678},
     ],
     "corpus": "a text",
-    "prompts": [" tobe", "or"],
+    "prompts": ["to be", "or"],
     "sampling": [
         {
             "name": "temperature",
@@ -234,7 +238,7 @@ BOXES = [
     "#bytes",
 ]
 ADDRESSES = [
-    "#lens?text=a+b%3F&place=0&heads=tied_tied&side=1&removed=mlp.0_attn.0.head.1&path=mlp0",
+    "#lens?text=a?+b%3F&place=0&heads=tied_tied&side=1&removed=mlp.0_attn.0.head.1&path=mlp0",
     "#parts?ids=3_4_1&seed=7&greedy=true&temperature=0&token=2&layer=x",
     "#nowhere?side=9&path=nowhere&heads=untied_x&removed=&made_up=1&greedy=false",
 ]
