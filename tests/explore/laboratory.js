@@ -61,12 +61,13 @@ const after = async (name, change) => {
 	await drawVisible()
 	await pause()
 	writeAddress()
-	const questions = page.asked.splice(0).map(([question]) => question).join(" ")
-	steps.changes.push(`${name}: ${location.hash} ${questions}`)
+	const [first, ...others] = page.asked.splice(0)
+	const questions = others.map(([question]) => question).join(" ")
+	steps.changes.push(`${name}: ${location.hash} ${JSON.stringify(first)} ${questions}`)
 }
 steps.changes = []
 visible.clear()
-for (const name of ["path", "parts"]) visible.add(name) // the others are asked when they are in view
+visible.add("parts") // the others are asked when they are in view
 const click = node => node.listeners.click()
 const give = (id, fields) => find("#controls").listeners.input({target: {id, type: "number", ...fields}})
 await after("a bar", () => click(every("#bars .row")[1]))
@@ -83,7 +84,9 @@ await after("a part removed", () => click(every("#partsbox button")[0]))
 await after("all parts back", () => click(find("#putback")))
 await after("another token's logit", () => find("#token").listeners.change({target: {value: "1"}}))
 await after("a head", () => click(every("#heads button")[2]))
+visible.add("path")
 await after("a path", () => click(every("#paths button")[3]))
+visible.delete("path")
 await after("the other model", () => click(every(".which button")[1]))
 await after("its embedding as head", () => click(every("#bars .switch button")[0]))
 await after("its own head", () => click(every("#bars .switch button")[1]))

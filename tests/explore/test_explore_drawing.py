@@ -151,7 +151,14 @@ GRADIENT = {
 START = {
     "models": [
         {**SIZES, "name": "a", "heads": ["tied"], "paths": PATHS, "parameters": 1234},
-        {**SIZES, "name": "b", "heads": ["untied", "tied"], "paths": PATHS, "parameters": 5678},
+        {
+            **SIZES,
+            "n_ctx": 6,
+            "name": "b",
+            "heads": ["untied", "tied"],
+            "paths": PATHS,
+            "parameters": 5678,
+        },
     ],
     "corpus": "a text",
     "prompts": ["to be", "or"],
