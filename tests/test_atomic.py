@@ -408,8 +408,9 @@ def test_what_a_killed_process_left_is_removed_whatever_names_the_target(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_left_of_another_target_stays(tmp_path):
-    left = tmp_path / ".models.0123abcd.new"
+@pytest.mark.parametrize("other", ["models", "mode"])
+def test_what_a_killed_process_left_of_another_target_stays(tmp_path, other):
+    left = tmp_path / f".{other}.0123abcd.new"
     left.mkdir()
     write(tmp_path / "model")
     assert left.exists()

@@ -6,6 +6,7 @@ ones start the command as a user does, and kill it or its workers.
 
 import bz2
 import gzip
+import hashlib
 import io
 import json
 import logging
@@ -318,6 +319,12 @@ def test_blocks_hold_every_byte_once_and_whole_lines(tmp_path, monkeypatch, end,
         for block in of_first_file[:-1]:  # a block ends with the line that fills it
             *all_but_last, _ = io.BytesIO(block.lines)
             assert len(b"".join(all_but_last)) < size <= len(block.lines)
+
+
+def test_the_hash_of_an_input_is_that_of_all_its_bytes(tmp_path):
+    data = bytes(2**20) + b"the end"
+    (tmp_path / "in").write_bytes(data)
+    assert input_of(tmp_path / "in").sha256 == hashlib.sha256(data).hexdigest()
 
 
 def test_a_byte_order_mark_in_the_middle_of_a_file_stays(tmp_path, monkeypatch):
@@ -764,6 +771,18 @@ def test_a_worker_with_another_version_or_model_is_refused(task):
     with pytest.raises(TiedGPTError, match=message):
         documents.write_part(out, path, settings, block)
     assert not list(out.glob("*part*"))
+
+
+def test_a_worker_scores_with_the_head_of_the_settings(task, save):
+    out, _, _, block = task
+    path = Path(save("untied", random_model(replace(CONFIG, tied=False))))
+    parts = set()
+    for head in ("untied", "tied"):
+        model = documents.Opened(path).model(head)
+        settings = documents.settings_of([], model, TOKENIZER, stride=32)
+        documents.write_part(out, path, settings, block)
+        parts.add((out / block.part).read_bytes())
+    assert len(parts) == 2
 
 
 def test_a_worker_does_not_warn_again(save):
