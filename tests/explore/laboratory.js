@@ -35,7 +35,7 @@ Object.assign(state, {
 })
 await draw()
 const OF_HEAD = ["#bars", "#flow", "#flowsays", "#mirror", "#product", "#near", "#repair"]
-const OF_SIDE = ["#partsbox", "#partsout", "#partsbars", "#attnbox", "#gradbox"]
+const OF_SIDE = ["#partsbox", "#partsout", "#partsbars", "#attnbox", "#gradbox", "#token", "#putback"]
 look("the second model, tied, without two parts", [...OF_HEAD, ...OF_SIDE, "#otherpath", "#barsnote"])
 
 answers.path = [{...answers.path[0], text: null, A: [[1, 4], [-4, -2]]}]

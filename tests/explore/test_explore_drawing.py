@@ -52,8 +52,8 @@ NEXT = {
 }
 PATH = {
     "tokens": [TO, BE],
-    "text": {"counts": [[0, 1234], [7, 0]], "percent": [[0, 45.4], [3, 0]]},
-    "A": [[1, 2], [2, -4]],
+    "text": {"counts": [[0, 1234], [7, 0]], "percent": [[50, 45.4], [3, 0]]},
+    "A": [[1, 2], [2.00001, -4]],
     "W_E": floats(1, 0, 2, -1),
     "W_U": floats(1, 0, 2, -1),
 }
@@ -99,6 +99,7 @@ LENS = {
                 [{**BE, "probability": 0.7}, {**TO, "probability": 0}],
             ]
         },
+        {"positions": [[{**LINE, "probability": 0.6}], [{**TO, "probability": 0.7}]]},
     ],
 }
 PARTS = {
@@ -122,6 +123,7 @@ PARTS = {
 }
 WITHOUT = {
     **PARTS,
+    "likeliest": [LINE],
     "ablated": {"tokens": [{**BE, "probability": 0.2, "logit": 0, "rank": 2}]},
     "change": [
         {**LINE, "probability": 0.75, "without": 0.25},
