@@ -34,7 +34,7 @@ from tiedgpt.atomic import (
     write_first,
 )
 from tiedgpt.checkpoints.writing import write_checkpoint
-from tiedgpt.errors import CheckpointError
+from tiedgpt.errors import ArgumentError, CheckpointError
 
 MODEL = random_model(replace(SMALL, vocab_size=257))
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "open"}  # audit events
@@ -117,8 +117,10 @@ def test_an_empty_directory_keeps_its_mode(tmp_path):
 
 
 def test_a_name_that_is_too_long_is_refused_before_any_work(tmp_path):
-    with pytest.raises(CheckpointError, match="longer than 240 bytes"):
-        check_new(tmp_path / ("é" * 121))
+    long_name = "é" * 121
+    with pytest.raises(CheckpointError) as caught:
+        check_new(tmp_path / long_name)
+    assert str(caught.value) == f"{tmp_path / long_name}: the name is longer than 240 bytes"
     with new_directory(tmp_path / ("é" * 120)):
         pass
 
@@ -142,12 +144,16 @@ def test_the_modes_are_those_of_the_umask(tmp_path, umask):
 # Where none can be written: refused before the block begins
 
 
+NOT_REPLACED = (
+    "cannot be replaced by a new directory, because it is a working directory or a mounted one; "
+    "name a new directory inside it"
+)
 MESSAGES = {
-    "file": "target is a file",
-    "full": "target exists and is not empty",
-    "working": "target .* working directory",
-    "mounted": "target .* mounted",
-    "below-a-file": "target: .*file is a file",
+    "file": "{target} is a file; expected the name of a new directory",
+    "full": "{target} exists and is not empty; name a new directory",
+    "working": "{target} " + NOT_REPLACED,
+    "mounted": "{target} " + NOT_REPLACED,
+    "below-a-file": "cannot write to {target}: {folder}/file is a file",
 }
 
 
@@ -168,9 +174,15 @@ def test_a_target_that_is_refused_before_any_work(tmp_path, monkeypatch, place):
     if place == "mounted":
         monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == target)
     before = names(tmp_path)
-    with pytest.raises(CheckpointError, match=MESSAGES[place]), new_directory(target):
+    with pytest.raises(CheckpointError) as caught, new_directory(target):
         pytest.fail("the block began")
+    assert str(caught.value) == MESSAGES[place].format(target=target, folder=tmp_path)
     assert names(tmp_path) == before
+
+
+def test_what_no_directory_can_be_called_is_refused():
+    with pytest.raises(ArgumentError, match=r"^'a\\x00b' is not the name of a file$"):
+        check_new("a\0b")
 
 
 def test_a_target_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
@@ -212,8 +224,11 @@ def replace_and_raise(folder: Path, error: type[BaseException]) -> None:
 @pytest.mark.parametrize("function", [write_and_raise, replace_and_raise])
 def test_an_error_leaves_nothing(tmp_path, function, error):
     (tmp_path / "file").write_text("before")
-    with pytest.raises(CheckpointError if error is OSError else error, match="the reason"):
+    with pytest.raises(CheckpointError if error is OSError else error) as caught:
         function(tmp_path, error)
+    name = "new" if function is write_and_raise else "file"
+    expected = f"cannot write to {tmp_path / name}: the reason"
+    assert str(caught.value) == (expected if error is OSError else "the reason")
     assert names(tmp_path) == ["file"]
     assert (tmp_path / "file").read_text() == "before"
 
@@ -393,8 +408,9 @@ def test_what_a_killed_process_left_is_removed_whatever_names_the_target(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_left_of_another_target_stays(tmp_path):
-    left = tmp_path / ".models.0123abcd.new"
+@pytest.mark.parametrize("other", ["models", "mode"])
+def test_what_a_killed_process_left_of_another_target_stays(tmp_path, other):
+    left = tmp_path / f".{other}.0123abcd.new"
     left.mkdir()
     write(tmp_path / "model")
     assert left.exists()
@@ -495,9 +511,9 @@ def test_what_killed_processes_left_of_all_files_is_removed(tmp_path):
     ("number", "message"),
     [
         # What systems answer if the target is not empty
-        (errno.EEXIST, "exists and is not empty; name a new directory"),
-        (errno.ENOTEMPTY, "exists and is not empty; name a new directory"),
-        (errno.EIO, "cannot write to .*new: the reason"),
+        (errno.EEXIST, "{} exists and is not empty; name a new directory"),
+        (errno.ENOTEMPTY, "{} exists and is not empty; name a new directory"),
+        (errno.EIO, "cannot write to {}: the reason"),
     ],
 )
 def test_a_rename_that_the_system_refuses(tmp_path, monkeypatch, number, message):
@@ -505,15 +521,15 @@ def test_a_rename_that_the_system_refuses(tmp_path, monkeypatch, number, message
         raise OSError(number, "the reason")
 
     monkeypatch.setattr(os, "rename", refuse)
-    refuses(message, write, tmp_path / "new")
+    assert refuses("new", write, tmp_path / "new") == message.format(tmp_path / "new")
     assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize(
     ("meanwhile", "message"),
     [
-        pytest.param("write", "exists and is not empty; name a new directory", id="written"),
-        pytest.param("remove", "another process writes to .*new, too", id="removed"),
+        pytest.param("write", "{} exists and is not empty; name a new directory", id="written"),
+        pytest.param("remove", "another process writes to {}, too", id="removed"),
     ],
 )
 def test_another_process_is_faster_by_one_rename(tmp_path, monkeypatch, meanwhile, message):
@@ -524,5 +540,5 @@ def test_another_process_is_faster_by_one_rename(tmp_path, monkeypatch, meanwhil
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", late_rename)
-    refuses(message, write, tmp_path / "new")
+    assert refuses("new", write, tmp_path / "new") == message.format(tmp_path / "new")
     assert names(tmp_path) == ([] if meanwhile == "remove" else ["new", "new/a"])

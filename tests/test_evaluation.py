@@ -7,6 +7,7 @@ first token of that window: it follows nothing there.
 
 import itertools
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_batch_and_piece_sizes_do_not_change_losses(model, monkeypatch, batch, r
     ],
 )
 def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
-    model, monkeypatch, thread_count, pieces_of_batch
+    model, monkeypatch, shapes_read, thread_count, pieces_of_batch
 ):
     """Of 2000 tokens, all but the first are predicted.
 
@@ -146,7 +147,9 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
 
     monkeypatch.setattr(threads, "reading_threads", lambda: thread_count)
     monkeypatch.setattr(evaluation, "unembed", recorded)
+    shapes_read.clear()
     losses = token_losses(model, ids, stride)
+    assert shapes_read == [(33, CONTEXT), (33, CONTEXT), (1, 2000 - 66 * stride)]
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     assert losses.size == 1999
     assert sum(piece_sizes) == 1999
@@ -158,10 +161,12 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
 
 # Texts that cannot be scored
 
+TOO_FEW = "^a score needs two tokens or more"
 NOT_A_TEXT = [
-    pytest.param([], "a score needs two tokens or more, got 0", id="empty"),
-    pytest.param([5], "a score needs two tokens or more, got 1", id="one-token"),
-    pytest.param([[1, 2], [3, 4]], r"one sequence of ids \[N\], got shape \(2, 2\)", id="batch"),
+    pytest.param([], f"{TOO_FEW}, got 0: the first is not predicted$", id="empty"),
+    pytest.param([5], f"{TOO_FEW}, got 1: the first is not predicted$", id="one-token"),
+    pytest.param([[1, 2], [3, 4]], r"one sequence of ids \[N\], got shape \(2, 2\)$", id="batch"),
+    pytest.param(5, r"one sequence of ids \[N\], got shape \(\)$", id="no-sequence"),
     pytest.param([1.0, 2.0], "whole numbers, got float64", id="not-whole"),
     pytest.param(
         [0] * 5000 + [101], "token id 101 is outside the vocabulary of 101", id="id-too-high"
@@ -187,9 +192,14 @@ def test_a_text_is_scored_as_its_ids(model):
     tokenizer = Tokenizer([])
     text = "To-be,or-not-to-be"  # whose bytes are tokens of the small model
     ids = tokenizer.encode(text)
-    assert score(model, tokenizer, text, stride=8) == score(model, tokenizer, ids, stride=8)
+    counts_reported = []
+    of_text = score(model, tokenizer, text, stride=8, progress=counts_reported.append)
+    assert of_text == score(model, tokenizer, ids, stride=8)
+    assert sum(counts_reported) == len(ids)
     with pytest.raises(TiedGPTError, match=r"special token"):
         score(model, tokenizer, "To<|endoftext|>")
+    with pytest.raises(ArgumentError, match=r"^stride must be"):
+        score(model, tokenizer, "To<|endoftext|>", stride=0)
     with pytest.raises(ArgumentError, match="two tokens or more, got 0"):
         score(model, tokenizer, "")
 
@@ -201,7 +211,8 @@ def test_texts_that_cannot_be_scored(model, ids, message):
 
 @pytest.mark.parametrize("stride", [0, -1, CONTEXT + 1, 1.5, True, "8"])
 def test_strides_out_of_range(model, stride):
-    message = r"^stride must be a whole number from 1 to .* context of 31, got"
+    numbers = "a whole number from 1 to the model's context of 31"
+    message = f"^stride must be {numbers}, got {re.escape(repr(stride))}$"
     assert_refused(model, [1] * 50, stride, message)
 
 
@@ -211,8 +222,10 @@ def test_a_stride_is_an_int_of_at_least_1():
 
 
 def test_a_context_of_one_token_has_no_loss():
-    with pytest.raises(ArgumentError, match="context is 1 token"):
+    message = "^the model's context is 1 token, so it predicts no token from another$"
+    with pytest.raises(ArgumentError, match=message):
         token_losses(GPT2.random(replace(SMALL, n_ctx=1)), [1, 2], stride=1)
+    assert token_losses(GPT2.random(replace(SMALL, n_ctx=2)), [1, 2, 3], stride=1).size == 2
 
 
 # The score of a text
@@ -273,15 +286,24 @@ def test_a_loss_that_is_not_finite_or_too_large_is_an_error(model, weight):
         score(damaged, Tokenizer([], {}), some_ids(50))
 
 
-@pytest.mark.parametrize("loss", [np.nan, np.inf, 1e5, 3 * 700])
-def test_one_loss_that_is_no_number_makes_no_score(loss):
+@pytest.mark.parametrize(
+    ("loss", "mean"), [(np.nan, "nan"), (np.inf, "inf"), (3e5, "1e+05"), (3 * 700 - 3, "700")]
+)
+def test_one_loss_that_is_no_number_makes_no_score(loss, mean):
     """A row of wpe that is nan, in a model without layers, spoils one token alone.
 
     A mean of 700 nats or more is refused: soon after it, its exponential is no float any more.
     """
     losses = np.array([1.0, loss, 2.0])
-    with pytest.raises(TiedGPTError, match="checkpoint is damaged"):
+    with pytest.raises(TiedGPTError) as caught:
         score_of(losses, Tokenizer([], {}), np.array([65, 66, 67]))
+    expected = f"the loss is {mean} nats per token: the model's checkpoint is damaged"
+    assert str(caught.value) == expected
+
+
+def test_a_mean_below_700_nats_has_a_perplexity():
+    losses = np.array([699.0, 699.5])
+    assert score_of(losses, Tokenizer([], {}), np.array([65, 66])).perplexity == math.exp(699.25)
 
 
 def test_logits_that_are_not_finite_are_named_before_any_loss(model):

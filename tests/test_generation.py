@@ -74,9 +74,15 @@ def test_the_penalty_is_for_tokens_of_the_prompt_and_for_new_ones(endless):
 
 
 def test_without_a_seed_two_calls_draw_different_tokens(endless):
-    first = list(generate(endless, PROMPT, 25, temperature=1.5))
-    second = list(generate(endless, PROMPT, 25, temperature=1.5))
+    first = list(generate(endless, PROMPT, temperature=1.5))
+    second = list(generate(endless, PROMPT, temperature=1.5))
     assert first != second
+    assert len(first) == len(second) == 40
+
+
+def test_0_is_a_seed(endless):
+    first = list(generate(endless, PROMPT, 9, temperature=1.5, seed=0))
+    assert first == list(generate(endless, PROMPT, 9, temperature=1.5, seed=0))
 
 
 def test_sample_i_does_not_depend_on_the_number_of_samples(endless):
@@ -176,11 +182,11 @@ def test_end_of_text_ends_generation_and_is_not_yielded(endless):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"temperature": -1}, "temperature must be"),
-        ({"max_new_tokens": 0}, "max_new_tokens must be"),
-        ({"seed": -1}, "seed must be"),
-        ({"ids": []}, "the prompt is empty"),
-        ({"ids": [[1, 2]]}, r"must be one sequence of ids \[T\], got shape \(1, 2\)"),
+        ({"temperature": -1}, "^temperature must be a number of at least 0, got -1$"),
+        ({"max_new_tokens": 0}, "^max_new_tokens must be a whole number of at least 1, got 0$"),
+        ({"seed": -1}, "^seed must be a whole number of at least 0, got -1$"),
+        ({"ids": []}, "^the prompt is empty: GPT-2 needs at least one token to continue$"),
+        ({"ids": [[1, 2]]}, r"^the prompt must be one sequence of ids \[T\], got shape \(1, 2\)$"),
         ({"ids": [0] * 32}, "the input has 32 tokens, more than the model's context of 31"),
         ({"ids": [SMALL.vocab_size]}, "token id 101 is outside the vocabulary"),
     ],

@@ -3,6 +3,7 @@
 test_transformers.py compares distributions with those of transformers for more settings.
 """
 
+import re
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -32,6 +33,9 @@ FILTERED = [
     ({"temperature": 0.5, "top_p": 0.6}, P, [0, 16 / 25, 0, 9 / 25, 0]),
     # The limit is 0.3 times 0.4, which is 0.12.
     ({"min_p": 0.3}, P, [0, 8 / 17, 0, 6 / 17, 3 / 17]),
+    # 0.4 + 0.3 is less than 0.8, so 0.15 stays, and it is more than the limit. Without the other
+    # tokens, 0.4 and 0.3 would be more than 0.8.
+    ({"top_p": 0.8, "min_p": 0.3}, P, [0, 8 / 17, 0, 6 / 17, 3 / 17]),
     # The limit is that of the squares: 0.3 times 64 is more than 9 and less than 36.
     ({"min_p": 0.3, "temperature": 0.5}, P, [0, 64 / 100, 0, 36 / 100, 0]),
     ({"top_p": 1e-9}, P, LIKELIEST),
@@ -66,10 +70,14 @@ SETTINGS = {
 }
 
 
+SHORT_FLAGS = {"temperature": "-t", "top_k": "-k", "top_p": "-p"}
+
+
 @pytest.mark.parametrize("field", fields(Sampling), ids=lambda field: field.name)
 def test_what_the_flag_of_a_setting_says_of_it(field):
     """Its help, and whether it changes what greedy takes. A number has a letter in the help."""
     assert field.metadata["help"]
+    assert field.metadata.get("flag") == SHORT_FLAGS.get(field.name)
     if field.name == "greedy":
         assert field.metadata["changes_greedy"]
         return
@@ -211,7 +219,9 @@ def test_no_draw_falls_on_a_dropped_token_or_off_the_end(number, token):
 )
 def test_a_value_out_of_range_is_refused(name, values):
     for value in values:
-        with pytest.raises(ArgumentError, match=f"^{name} must be"):
+        with pytest.raises(
+            ArgumentError, match=f"^{name} must be .*, got {re.escape(repr(value))}$"
+        ):
             Sampling(**{name: value})
 
 

@@ -22,6 +22,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,6 +119,24 @@ def test_a_context_that_is_ended_twice_ends_no_other(blas_threads):
     assert blas_threads() == 2
     threads.single_thread()
     assert blas_threads() == 1
+
+
+def test_the_openblas_of_numpy_is_found():
+    """Without it, the tests that use the fixture blas_threads are skipped."""
+    package = Path(np.__file__).parent
+    brought = [*package.parent.glob("numpy.libs/*openblas*"), *package.glob(".dylibs/*openblas*")]
+    if not brought:
+        pytest.skip("this NumPy does not bring an OpenBLAS")
+    assert threads.openblas("get_num_threads")() >= 1
+    assert threads.openblas("no_such_function") is None
+
+
+def test_a_file_that_only_has_the_name_of_openblas_is_passed_over(tmp_path, monkeypatch):
+    libraries = tmp_path / "numpy.libs"
+    libraries.mkdir()
+    (libraries / "libopenblas.so").write_text("no library")
+    monkeypatch.setattr(np, "__path__", [str(tmp_path / "numpy")])
+    assert threads.openblas.__wrapped__("get_num_threads") is None
 
 
 @pytest.mark.usefixtures("blas_threads")
@@ -448,6 +467,8 @@ def test_calls_that_have_not_begun_are_dropped_when_the_block_of_a_pool_fails():
         (threads.WIDE - 1, 8, 3),
         (threads.WIDE, 8, 1),
         (threads.WIDE + 1, 8, 1),
+        (512, 8, 3),
+        (768, 8, 1),  # GPT-2 124M
         (8, None, 1),  # another BLAS, whose threads nobody can set
     ],
 )
@@ -547,6 +568,8 @@ def test_a_forked_process_has_threads_of_its_own():
             assert threads.blas_threads() == thread_count
             with threads.thread_map(2) as map_shares:
                 assert list(map_shares(abs, [-1, -2])) == [1, 2]
+            if thread_count is not None:  # the blocks of the parent do not limit BLAS here
+                assert threads.openblas("get_num_threads")() == thread_count
             code = 0
         finally:
             os._exit(code)  # this process is not to run the other tests

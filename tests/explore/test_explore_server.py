@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 from support.explore_server import ask, connect, post, request, serving, shown_models
 
+from tiedgpt.errors import ArgumentError
 from tiedgpt.explore import server as server_module
 from tiedgpt.explore.panels import PANELS, QUESTIONS
 from tiedgpt.explore.server import (
@@ -135,35 +136,60 @@ OTHER_ORIGINS = (
 FORM_TYPES = (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 OTHER_PATHS = ("/", "/x/", "/SECRET", "/SECRETx/", "/SECRET/../page.html", "/SECRET/x/y", "//")
 
-# method, name, body, changed headers -> status
+HOST = (403, "expected the host 127.0.0.1 or localhost")
+ORIGIN = (403, "expected a request of this server's own page")
+KIND = (415, "expected application/json")
+NOTHING = (
+    404,
+    "Nothing is here. Each run of tiedgpt explore has a new address: open the one that it has "
+    "printed. Of an old link, what follows its last / goes to the end of the new address.",
+)
+METHOD = (501, None)  # Python's own page says why
+TOO_LONG = (413, "expected at most 65,536 bytes")
+LENGTH = (411, "expected a Content-Length")
+OBJECT = (400, "expected a JSON object")
+
+# method, name, body, changed headers -> status, reason
 REFUSED = [
-    *[("GET", "", None, {"Host": host}, 403) for host in OTHER_HOSTS],
-    *[("POST", "next", BODY, {"Host": h, "Origin": f"http://{h}"}, 403) for h in OTHER_HOSTS],
-    *[("POST", "next", BODY, {"Origin": origin}, 403) for origin in OTHER_ORIGINS],
-    *[("POST", "next", BODY, {"Content_Type": kind}, 415) for kind in FORM_TYPES],
-    *[("GET", path, None, {}, 404) for path in OTHER_PATHS],
-    *[("POST", path, BODY, {}, 404) for path in OTHER_PATHS],
-    ("GET", "next", None, {}, 404),
-    ("GET", "quit", None, {}, 404),
-    ("POST", "page.js", BODY, {}, 404),
-    ("PUT", "quit", BODY, {}, 501),
-    ("DELETE", "quit", None, {}, 501),
-    ("OPTIONS", "quit", None, {}, 501),
-    ("POST", "next", b"x" * (MAX_BODY + 1), {}, 413),
-    ("POST", "next", b"x" * 1_000_000, {}, 413),
-    ("POST", "next", b"", {"Content_Length": str(MAX_REFUSED_BODY + 1)}, 413),
-    ("POST", "next", b"", {"Content_Length": "9" * 5000}, 413),
-    ("POST", "next", b"", {"Content_Length": "-1"}, 411),
-    ("POST", "next", b"", {"Content_Length": "1x"}, 411),
-    ("POST", "next", b"", {"Transfer_Encoding": "chunked"}, 411),
-    ("POST", "next", b"", {}, 400),
-    ("POST", "next", b"[]", {}, 400),
-    ("POST", "next", b"{", {}, 400),
-    ("POST", "next", b"\xff", {}, 400),
-    ("POST", "next", b"[" * 50_000, {}, 400),
-    ("POST", "next", b'{"text": 5}', {}, 400),
-    ("POST", "next", b'{"text": "a", "temperature": NaN}', {}, 400),
-    ("POST", "generate", b'{"text": "a", "n": 201, "seed": 1}', {}, 400),
+    *[("GET", "", None, {"Host": host}, HOST) for host in OTHER_HOSTS],
+    *[("POST", "next", BODY, {"Host": h, "Origin": f"http://{h}"}, HOST) for h in OTHER_HOSTS],
+    *[("POST", "next", BODY, {"Origin": origin}, ORIGIN) for origin in OTHER_ORIGINS],
+    *[("POST", "next", BODY, {"Content_Type": kind}, KIND) for kind in FORM_TYPES],
+    *[("GET", path, None, {}, NOTHING) for path in OTHER_PATHS],
+    *[("POST", path, BODY, {}, NOTHING) for path in OTHER_PATHS],
+    ("GET", "next", None, {}, NOTHING),
+    ("GET", "quit", None, {}, NOTHING),
+    ("POST", "page.js", BODY, {}, NOTHING),
+    ("PUT", "quit", BODY, {}, METHOD),
+    ("DELETE", "quit", None, {}, METHOD),
+    ("OPTIONS", "quit", None, {}, METHOD),
+    ("POST", "next", b"x" * (MAX_BODY + 1), {}, TOO_LONG),
+    ("POST", "next", b"x" * 1_000_000, {}, TOO_LONG),
+    ("POST", "next", b"", {"Content_Length": str(MAX_REFUSED_BODY + 1)}, TOO_LONG),
+    ("POST", "next", b"", {"Content_Length": "9" * 5000}, TOO_LONG),
+    ("POST", "next", b"", {"Content_Length": "-1"}, LENGTH),
+    ("POST", "next", b"", {"Content_Length": "1x"}, LENGTH),
+    ("POST", "next", b"", {"Transfer_Encoding": "chunked"}, LENGTH),
+    ("POST", "next", b"", {}, OBJECT),
+    ("POST", "next", b"[]", {}, OBJECT),
+    ("POST", "next", b"{", {}, OBJECT),
+    ("POST", "next", b"\xff", {}, OBJECT),
+    ("POST", "next", b"[" * 50_000, {}, OBJECT),
+    ("POST", "next", b'{"text": 5}', {}, (400, "text must be a string, got 5")),
+    (
+        "POST",
+        "next",
+        b'{"text": "a", "temperature": NaN}',
+        {},
+        (400, "temperature must be a number of at least 0, got nan"),
+    ),
+    (
+        "POST",
+        "generate",
+        b'{"text": "a", "n": 201, "seed": 1}',
+        {},
+        (400, "n must be a whole number from 1 to 200, got 201"),
+    ),
 ]
 
 
@@ -173,7 +199,11 @@ def test_refused(server, method, name, body, headers, expected):
     name = name.replace("SECRET", server.secret)
     headers = {key: value and value.replace("PORT", port) for key, value in headers.items()}
     status, _, answer = request(server.url, method, name, body, **headers)
-    assert status == expected
+    expected_status, reason = expected
+    assert status == expected_status
+    if reason is not None:
+        text = answer.decode()
+        assert (json.loads(text) if method == "POST" else {"error": text}) == {"error": reason}
     assert server.secret.encode() not in answer
     assert post(server.url, "next", text=TEXT)[0] == 200, "the server still answers"
 
@@ -181,7 +211,10 @@ def test_refused(server, method, name, body, headers, expected):
 def test_a_refusal_says_why_as_text_or_to_the_page_as_json(server):
     _, headers, body = request(server.url, "GET", "nowhere")
     assert headers["Content-Type"] == "text/plain; charset=utf-8"  # so a browser runs nothing
-    assert body.startswith(b"Nothing is here.")
+    assert body.decode() == NOTHING[1]
+    assert COMMON_HEADERS.items() <= dict(headers).items()
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+    assert headers["Server"].strip() == "tiedgpt", "which Python runs is nobody's business"
     status, headers, body = request(server.url, "POST", "next", b'{"text": 5}')
     assert status == 400
     assert headers["Content-Type"] == "application/json; charset=utf-8"
@@ -203,14 +236,21 @@ def test_an_exception_is_reported_as_a_bug(server, monkeypatch):
         yield {"x": 1}
         yield {"x": float("nan")}  # JSON has none
 
+    def refused_at_the_end(query):
+        yield {"x": 1}
+        raise ArgumentError("the reason")
+
     monkeypatch.setitem(QUESTIONS, "lens", broken)
     monkeypatch.setitem(QUESTIONS, "generate", broken_at_the_end)
     status, (answer,) = post(server.url, "lens")
     assert status == 500
-    assert "a bug in tiedgpt" in answer["error"]
+    bug = "this is a bug in tiedgpt, or too little memory"
+    assert answer == {"error": f"{bug}: ZeroDivisionError: division by zero"}
     _, (first, last) = post(server.url, "generate")
     assert first == {"x": 1}
-    assert "a bug in tiedgpt" in last["error"]
+    assert last["error"].startswith(f"{bug}: ValueError: Out of range float values")
+    monkeypatch.setitem(QUESTIONS, "generate", refused_at_the_end)
+    assert post(server.url, "generate") == (200, [{"x": 1}, {"error": "the reason"}])
 
 
 def test_an_idle_connection_keeps_no_other_waiting(server):
