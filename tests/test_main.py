@@ -3,12 +3,14 @@
 import os
 import signal
 
+import numpy as np
 import pytest
 
 import tiedgpt
 from tiedgpt import __main__, cli, pytest_plugin, testing
 
-# Pytest finds the fixtures of the plugin here.
+# Pytest finds the fixtures of the plugin here. tests/testing/test_assert_tied.py runs pytest in a
+# project that asks for the plugin.
 tiny_gpt2 = pytest_plugin.tiny_gpt2
 assert_same_gpt2 = pytest_plugin.assert_same_gpt2
 assert_tied = pytest_plugin.assert_tied
@@ -52,13 +54,20 @@ def test_ctrl_c_before_and_after_the_program(monkeypatch, is_ignored):
     assert after == signal.SIG_IGN
 
 
-def test_the_user_s_own_time_for_the_threads_of_blas_stays(monkeypatch):
+def test_a_time_that_the_user_set_for_the_threads_of_blas_stays(monkeypatch):
     monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "3")
     __main__.tune()
     assert os.environ["OPENBLAS_THREAD_TIMEOUT"] == "3"
 
 
-def test_the_plugin_has_what_the_testing_module_has(tiny_gpt2, assert_same_gpt2, assert_tied):
-    assert isinstance(tiny_gpt2, tiedgpt.GPT2)
+def test_the_assertions_of_the_plugin_are_those_of_testing(assert_same_gpt2, assert_tied):
     assert assert_same_gpt2 is testing.assert_same_gpt2
     assert assert_tied is testing.assert_tied
+
+
+def test_the_small_gpt2_of_the_plugin_is_once_tied_and_once_untied(request, tiny_gpt2):
+    head = request.node.callspec.params["tiny_gpt2"]
+    assert tiny_gpt2.tied == (head == "tied")
+    assert tiny_gpt2.config == testing.TINY.with_head(head)
+    for name, array in testing.random_model(tiny_gpt2.config).parameters.items():
+        np.testing.assert_array_equal(tiny_gpt2.parameters[name], array)
