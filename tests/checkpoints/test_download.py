@@ -48,7 +48,7 @@ import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import download as module
 from tiedgpt.checkpoints import find_model, model_names
-from tiedgpt.checkpoints.download import download
+from tiedgpt.checkpoints.download import download, find_default
 from tiedgpt.checkpoints.model_names import MODELS, PYTORCH, PYTORCH_INDEX
 from tiedgpt.errors import CheckpointError, TiedGPTError
 from tiedgpt.gpt2.tokenizer import spelled_ids
@@ -89,7 +89,7 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
     "429": (WEIGHTS, [Fault(429, {"Retry-After": "0"}), Fault(429, {"Retry-After": "later"})]),
     "dropped": (WEIGHTS, [DROPPED]),
     "dropped at first": (CONFIG_FILE, [DROPPED]),
-    "408 of the hub itself": (CONFIG_FILE, [Fault(408)]),
+    "of the hub itself": (CONFIG_FILE, [Fault(408), Fault(429), Fault(500), Fault(504)]),
     "stalled": (WEIGHTS, [Fault(stop=HALF, stalls=True)]),
     "no Range": (WEIGHTS, [HALFWAY, Fault(no_range=True, stop=9), Fault(no_range=True)]),
     "416": (WEIGHTS, [HALFWAY, Fault(416)]),
@@ -126,26 +126,67 @@ def test_after_faults_that_pass_the_files_are_right(
     assert hub_server.faults[file] == []  # each fault was met
 
 
-ENDS_IN_A_LINE = {  # the file, the fault of each answer with it, what the line says
-    "401": (CONFIG_FILE, Fault(401), r"answers 401: .* set HF_TOKEN"),
-    "403": (CONFIG_FILE, Fault(403), r"answers 403: .* set HF_TOKEN"),
-    "404": (CONFIG_FILE, Fault(404), r"no such repository, or no config\.json in it"),
-    "410": (CONFIG_FILE, Fault(410), "answers 410"),
-    "503": (WEIGHTS, Fault(503), "localhost answers 503; 6 attempts in a row"),
-    "404 of the other host": (WEIGHTS, Fault(404), "localhost answers 404; 6 attempts"),
-    "cut": (WEIGHTS, HALFWAY, "the connection was cut; 6 attempts .* continues from here"),
-    "wrong bytes": (WEIGHTS, WRONG_BYTES, "its hash is [0-9a-f]{64}, expected"),
-    "wrong bytes, small file": ("vocab.json", WRONG_BYTES, "its hash is [0-9a-f]{40}, expected"),
-    "too small a Content-Length": (WEIGHTS, Fault(headers={"Content-Length": "9"}), "its hash is"),
-    "no hash": ("merges.txt", Fault(headers={"ETag": '"5f-abc"'}), "names no hash"),
-    "no commit": (CONFIG_FILE, Fault(headers={"X-Repo-Commit": ""}), "commit main, the server"),
-    "another commit": ("vocab.json", Fault(headers={"X-Repo-Commit": "f" * 40}), "of commit 0123"),
+REFUSED = (
+    "127.0.0.1 answers {}: no such repository, or a private or gated one; check the name, or set "
+    "HF_TOKEN"
+)
+NO_DATA = "; 6 attempts in a row brought no data; the same command continues from here"
+ANOTHER_HASH = (
+    "its hash is [0-9a-f]{{{0}}}, expected [0-9a-f]{{{0}}}; what was received is deleted, and the "
+    "same command starts over"
+)
+WRONG_COMMIT = "expected a file of commit {}, the server names '{}'"
+# The file, the fault of each answer with it, and what the line says after the file's address.
+ENDS_IN_A_LINE = {
+    "401": (CONFIG_FILE, Fault(401), REFUSED.format(401)),
+    "403": (CONFIG_FILE, Fault(403), REFUSED.format(403)),
+    "410": (CONFIG_FILE, Fault(410), "127.0.0.1 answers 410"),
+    "503": (WEIGHTS, Fault(503), f"localhost answers 503{NO_DATA}"),
+    "504": ("vocab.json", Fault(504), f"127.0.0.1 answers 504{NO_DATA}"),
+    "404 of the other host": (WEIGHTS, Fault(404), f"localhost answers 404{NO_DATA}"),
+    "cut": (WEIGHTS, HALFWAY, f"the connection was cut{NO_DATA}"),
+    "wrong bytes": (WEIGHTS, WRONG_BYTES, ANOTHER_HASH.format(64)),
+    "wrong bytes, small file": ("vocab.json", WRONG_BYTES, ANOTHER_HASH.format(40)),
+    "too small a Content-Length": (
+        WEIGHTS,
+        Fault(headers={"Content-Length": "9"}),
+        ANOTHER_HASH.format(64),
+    ),
+    "no hash": (
+        "merges.txt",
+        Fault(headers={"ETag": '"5f-abc"'}),
+        "the server names no hash, so the file cannot be verified",
+    ),
+    "a hash of 50 digits": (
+        "merges.txt",
+        Fault(headers={"ETag": f'"{50 * "0"}"'}),
+        "the server names no hash, so the file cannot be verified",
+    ),
+    "no commit": (
+        CONFIG_FILE,
+        Fault(headers={"X-Repo-Commit": ""}),
+        WRONG_COMMIT.format("main", ""),
+    ),
+    "a commit of 41 digits": (
+        CONFIG_FILE,
+        Fault(headers={"X-Repo-Commit": 41 * "f"}),
+        WRONG_COMMIT.format("main", 41 * "f"),
+    ),
+    "another commit": (
+        "vocab.json",
+        Fault(headers={"X-Repo-Commit": OTHER_COMMIT}),
+        WRONG_COMMIT.format(COMMIT, OTHER_COMMIT),
+    ),
     "redirects in a circle": (
         WEIGHTS,
         Fault(302, {"Location": f"/{NAME}/resolve/{COMMIT}/{WEIGHTS}"}),
-        "cannot be reached: 'Exceeded 30 redirects",
+        "cannot be reached: 'Exceeded 30 redirects.'",
     ),
-    "redirect to no URL": (WEIGHTS, Fault(302, {"Location": "http://u:p@[/"}), "cannot be reached"),
+    "redirect to no URL": (
+        WEIGHTS,
+        Fault(302, {"Location": "http://u:p@[/"}),
+        "cannot be reached: .*",
+    ),
 }
 
 
@@ -155,8 +196,9 @@ def test_a_fault_that_lasts_is_one_line_and_no_model(
 ):
     """The line says what to do without a download. After the fault, the same call succeeds."""
     hub_server.faults[file] = lasting(fault)
-    error = refuses(message, download, NAME)
-    assert error.endswith(WITHOUT_A_DOWNLOAD.format(weights_folder / NAME))
+    address = f"127.0.0.1:{hub_server.server_port}/{NAME}/{file}"
+    advice = re.escape(WITHOUT_A_DOWNLOAD.format(weights_folder / NAME))
+    error = refuses(f"^{address}:? {message}{advice}$", download, NAME)
     assert "u:p" not in error  # a password
     is_small = file != WEIGHTS
     there = visible_files(weights_folder / NAME)
@@ -251,6 +293,39 @@ def test_the_next_download_continues_where_the_last_one_stopped(
     assert hub_server.asked("vocab.json", "127.0.0.1") == []
 
 
+def test_what_a_download_asks_for_and_what_it_says(weights_folder, hub_server, hub_files):
+    """Ctrl-C comes when all is there but the weights. The next download completes the model.
+
+    What a killed process left of a small file is removed. Other weights are not asked for.
+    """
+    hub_server.put(NAME, {**hub_files, PYTORCH: b"other weights"})
+    folder = weights_folder / NAME
+    folder.mkdir(parents=True)
+    (folder / ".merges.txt.0123abcd.new").touch()
+    hub = f"127.0.0.1:{hub_server.server_port}/{NAME}"
+    notes = []
+
+    def note(text):
+        notes.append(text)
+        if "weights" in text and len(notes) == 2:
+            assert (folder / ".commit").read_text() == COMMIT  # other processes read it
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        download(NAME, note)
+    assert_whole(download(NAME, note), hub_files)
+    assert_whole(download(NAME, note), hub_files)
+    assert notes == [
+        f"downloading the vocabulary of {NAME} from {hub} to {folder}",
+        f"downloading the weights of {NAME} from {hub} to {folder}",
+        "stopped; the same command continues from here",
+        f"downloading the weights of {NAME} from {hub} to {folder}",
+        f"{NAME} is on this machine already",
+    ]
+    first = [CONFIG_FILE, *module.VOCABULARY, *module.MORE_SMALL_FILES]
+    assert [each.file for each in hub_server.requests] == [*first, CONFIG_FILE, WEIGHTS, WEIGHTS]
+
+
 def test_a_shard_that_is_whole_is_not_asked_for_again(hub_server, hub_files, tmp_path):
     write_shards(tmp_path, random_model(CONFIG))
     files = without(hub_files, WEIGHTS)
@@ -283,13 +358,21 @@ def test_how_long_it_waits(hub_server, monkeypatch):
     monkeypatch.setattr(module.time, "sleep", slept.append)
     hub_server.faults[WEIGHTS] = [
         Fault(503),
-        Fault(503),
+        Fault(503, {"Retry-After": "7 s"}),
         HALFWAY,
         Fault(503, {"Retry-After": "7"}),
         Fault(429, {"Retry-After": "99999999"}),
     ]
-    download(NAME)
-    assert slept == [0.002, 0.004, 0.001, 7, module.MAX_DELAY]
+    notes = []
+    download(NAME, notes.append)
+    assert slept == [0.002, 0.004, 0.001, 7, 300]
+    assert notes[2:] == [
+        f"{WEIGHTS}: localhost answers 503; trying again in 0.002 s",
+        f"{WEIGHTS}: localhost answers 503; trying again in 0.004 s",
+        f"{WEIGHTS}: the connection was cut; trying again in 0.001 s",
+        f"{WEIGHTS}: localhost answers 503; trying again in 7 s",
+        f"{WEIGHTS}: localhost answers 429; trying again in 300 s",
+    ]
 
 
 # No connection
@@ -389,6 +472,22 @@ def test_huggingface_hubs_own_variable_counts_first(hub_server, hub_files, monke
     assert_whole(download(NAME), hub_files)
 
 
+@pytest.mark.parametrize("recorded", [b"", b"\xff", b"e" * 40])
+def test_a_commit_that_the_repository_does_not_have(weights_folder, hub_server, recorded):
+    """The file .commit has it. Without this file, there is no such repository."""
+    folder = weights_folder / "someone" / "else"
+    hub = f"127.0.0.1:{hub_server.server_port}/someone/else"
+    revision, more = "main", ""
+    if recorded:
+        folder.mkdir(parents=True)
+        (folder / ".commit").write_bytes(recorded)
+        revision = recorded.decode("ascii", errors="replace")
+        more = f"; {folder} has files of this commit"
+    message = f"{hub}: no such repository, or no config.json in it at {revision} (404){more}"
+    error = refuses("no such repository", download, "someone/else")
+    assert error == message + WITHOUT_A_DOWNLOAD.format(folder)
+
+
 # One commit
 
 
@@ -418,9 +517,14 @@ def test_a_revision_that_moves_in_the_middle_is_not_mixed(
     assert set(revisions[1:]) == {COMMIT}
 
 
-def test_the_weights_come_from_the_commit_of_the_small_files(hub_server, hub_files, other_files):
+def test_the_weights_come_from_the_commit_of_the_small_files(
+    hub_server, hub_files, other_files, monkeypatch
+):
     """The repository has another commit when the weights are needed, and a part may be there."""
-    tiedgpt.load_tokenizer(NAME)
+    monkeypatch.setenv("TIEDGPT_MODEL", NAME)
+    notes = []
+    assert find_default(notes.append, weights=False)[0] == NAME
+    assert [note.partition(" of ")[0] for note in notes] == ["downloading the vocabulary"]
     hub_server.put(NAME, other_files, OTHER_COMMIT)
     hub_server.faults[WEIGHTS] = [HALFWAY, *lasting(DROPPED)]
     refuses("continues from here", download, NAME)
@@ -439,7 +543,10 @@ def test_two_processes_that_saw_two_commits_are_not_mixed(
         (folder / ".commit").write_text(OTHER_COMMIT)
 
     hub_server.faults[CONFIG_FILE] = [Fault(before=begin_in_another_process)]
-    refuses(f"has files of commit '{OTHER_COMMIT}'", download, NAME)
+    message = (
+        f"{folder} has files of commit '{OTHER_COMMIT}', and the download is of {COMMIT}; try "
+    )
+    refuses(f"^{message}again; without", download, NAME)
     assert visible_files(folder) == {}
     hub_server.put(NAME, other_files, OTHER_COMMIT)
     assert_whole(download(NAME), other_files)
@@ -451,7 +558,8 @@ def test_files_that_a_user_put_there_are_not_mixed_with_others(weights_folder, h
     folder = weights_folder / NAME
     folder.mkdir(parents=True)
     (folder / file).write_bytes(hub_files.get(file, b"{}"))
-    refuses(f"{folder} has files, but not all of a model; move it away", download, NAME)
+    message = f"^{folder} has files, but not all of a model; move it away to download the model; "
+    refuses(message, download, NAME)
     assert visible_files(folder).keys() == {file}
 
 
@@ -641,10 +749,11 @@ def test_files_of_each_kind_are_downloaded(hub_server, hub_files, tmp_path):
 
 
 REFUSED_BEFORE_THE_WEIGHTS = {
-    "bert": (CONFIG_FILE, b'{"model_type": "bert"}', r"config\.json: .*'bert'"),
-    "no JSON": (CONFIG_FILE, b"", r"config\.json: "),
+    "bert": (CONFIG_FILE, b'{"model_type": "bert"}', "HUB/config.json: .*'bert'"),
+    "no JSON": (CONFIG_FILE, b"", "HUB/config.json: not JSON: Expecting value"),
     "merges": ("merges.txt", b"junk\n", r"merges\.txt, line 1"),
     "vocabulary": ("vocab.json", b"[]", r"vocab\.json: "),
+    "another vocabulary": ("tokenizer.json", b"[]", r"tokenizer\.json: "),
     "settings": ("tokenizer_config.json", b"\xff", r"tokenizer_config\.json"),
     "generation": ("generation_config.json", b'{"eos_token_id": "x"}', r"generation_config\.json"),
 }
@@ -658,37 +767,58 @@ REFUSED_BEFORE_THE_WEIGHTS = {
 def test_a_wrong_small_file_is_refused_before_the_weights(
     weights_folder, hub_server, hub_files, file, content, message
 ):
+    if file == "tokenizer.json":
+        hub_files = without(hub_files, *module.VOCABULARY)
     hub_server.put(NAME, {**hub_files, file: content})
-    refuses(message, download, NAME)
+    hub = f"^127.0.0.1:{hub_server.server_port}/{NAME}"
+    refuses(message.replace("HUB", hub), download, NAME)
     assert hub_server.asked(WEIGHTS, "127.0.0.1") == []
     if file == CONFIG_FILE:
         assert not weights_folder.exists()
 
 
+MUST_MAP = ': "weight_map" must map tensor names to .safetensors or .bin files beside it, got '
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        pytest.param({}, "has none of model.safetensors, .* pytorch_model.bin ", id="none"),
-        pytest.param({INDEX: b"{}"}, '"weight_map" must map', id="no-map"),
-        pytest.param({INDEX: b'{"weight_map": {"a": 1}}'}, '"weight_map" must map', id="number"),
         pytest.param(
-            {INDEX: b'{"weight_map": {"a": "../x.safetensors"}}'}, '"weight_map" must', id="outside"
+            {},
+            f" has none of {WEIGHTS}, {INDEX}, {PYTORCH} and {PYTORCH_INDEX}",
+            id="none",
+        ),
+        pytest.param({INDEX: b"{}"}, f"/{INDEX}{MUST_MAP}None", id="no-map"),
+        pytest.param({INDEX: b'{"weight_map": {"a": 1}}'}, f"/{INDEX}{MUST_MAP}1", id="number"),
+        pytest.param(
+            {INDEX: b'{"weight_map": {"a": "../x.safetensors"}}'},
+            f"/{INDEX}{MUST_MAP}'../x.safetensors'",
+            id="outside",
         ),
         pytest.param(
-            {INDEX: b'{"weight_map": {"a": "c.safetensors"}}'}, "has no c.safetensors", id="absent"
+            {PYTORCH_INDEX: b'{"weight_map": {"a": "c.bin"}}'},
+            f" has no c.bin, which {PYTORCH_INDEX} names (404)",
+            id="absent",
         ),
     ],
 )
 def test_weights_that_are_not_there(weights_folder, hub_server, hub_files, files, message):
     hub_server.put(NAME, {**without(hub_files, WEIGHTS), **files})
-    refuses(message, download, NAME)
+    hub = f"127.0.0.1:{hub_server.server_port}/{NAME}"
+    error = refuses(hub, download, NAME)
+    assert error == hub + message + WITHOUT_A_DOWNLOAD.format(weights_folder / NAME)
     assert visible_files(weights_folder / NAME) == without(hub_files, WEIGHTS)
     assert_model_is_not_whole()
 
 
 def test_an_adapter_is_named(weights_folder, hub_server):
     hub_server.put(NAME, {"adapter_config.json": b"{}", "adapter_model.safetensors": b""})
-    refuses("tiny-gpt2 is a LoRA adapter: merge it", download, NAME)
+    message = (
+        "tiny-gpt2 is a LoRA adapter: merge it into its base model first, with peft's "
+        "merge_and_unload, and save that model; PEFT 0.21.2 merges what is added to a tied matrix "
+        "into both its uses; without a download, "
+    )
+    refuses(message, download, NAME)
     assert not weights_folder.exists()
 
 
@@ -789,7 +919,7 @@ def test_a_file_that_differs_from_its_pin_is_refused(
 @pytest.mark.usefixtures("pinned_gpt2")
 def test_a_known_model_has_its_vocabulary(hub_server, hub_files, file):
     hub_server.put(GPT2, without(hub_files, file), PINNED_COMMIT)
-    refuses(f"has no {file}", download, "gpt2")
+    refuses(rf"{GPT2} has no {file} \(404\); without", download, "gpt2")
 
 
 # Names
@@ -816,7 +946,8 @@ def test_a_path_and_a_shipped_model_are_never_downloaded(hub_server, pinned_gpt2
 
 @pytest.mark.parametrize("source", [None, 3, b"gpt2"])
 def test_another_type_of_source(source):
-    refuses("must be a name or a path", tiedgpt.load_model, source, error=TiedGPTError)
+    message = f"^a model must be a name or a path, got {source!r}$"
+    refuses(message, tiedgpt.load_model, source, error=TiedGPTError)
 
 
 # The folder that is filled
@@ -832,6 +963,9 @@ def test_the_folder_of_a_download(hub_server, hub_files, tmp_path, monkeypatch):
     cache = tmp_path / ".cache" / "tiedgpt"
     assert model_names.weight_folders() == [checkout / "tiedgpt" / "weights", cache]
     assert model_names.folder_for_download(NAME) == cache / NAME
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", "")  # as if it were not set
+    assert model_names.weight_folders() == [checkout / "tiedgpt" / "weights", cache]
+    assert model_names.folder_for_download(NAME) == cache / NAME
 
     checkout.mkdir()
     (checkout / "pyproject.toml").touch()
@@ -839,12 +973,18 @@ def test_the_folder_of_a_download(hub_server, hub_files, tmp_path, monkeypatch):
     assert download(NAME) == checkout / "weights" / NAME  # it is there already
     assert hub_server.asked() == [0]
 
+    closed = [checkout / "weights"]
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK or path not in closed)
+    assert model_names.folder_for_download(NAME) == cache / NAME
     (checkout / "weights").rename(tmp_path / "moved")
-    closed = [checkout]
-    monkeypatch.setattr(os, "access", lambda path, mode: path not in closed)
+    closed[:] = [checkout]
     assert model_names.folder_for_download(NAME) == cache / NAME
     closed.append(cache.parent if cache.parent.exists() else tmp_path)
-    refuses("cannot write to .*: name a folder for weights", model_names.folder_for_download, NAME)
+    message = (
+        f"^cannot write to {checkout / 'weights'} or {cache}: name a folder for weights in "
+        "TIEDGPT_WEIGHTS, or give a path$"
+    )
+    refuses(message, model_names.folder_for_download, NAME)
 
 
 # Parts of files
