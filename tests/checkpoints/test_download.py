@@ -10,6 +10,7 @@ client gives up after 6 attempts in a row without a new byte.
 """
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tqdm
 from support.checkpoint_files import write_shards
 from support.checks import refuses
 from support.commands import assert_one_error_line
@@ -275,22 +277,64 @@ def test_a_full_disk_is_one_line_and_the_part_is_continued(weights_folder, hub_s
     assert hub_server.asked() == [0, HALF - 1]
 
 
+class Screen(io.StringIO):
+    """A terminal on which a bar can be shown."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def test_the_next_download_continues_where_the_last_one_stopped(
-    weights_folder, hub_server, hub_files
+    weights_folder, hub_server, hub_files, monkeypatch
 ):
-    """It asks for the last byte again, so that a request for the rest is never empty."""
+    """It asks for the last byte again, so that a request for the rest is never empty.
+
+    Its bar begins with the bytes that are there.
+    """
     hub_server.faults[WEIGHTS] = [HALFWAY, *lasting(DROPPED)]
     refuses("the same command continues from here", download, NAME)
     part = weights_folder / NAME / PART
     received = part.read_bytes()
     assert len(received) > HALF - BLOCK
+    assert hub_server.asked() == [0, *6 * [len(received) - 1]]
     assert hub_files[WEIGHTS].startswith(received)
 
     hub_server.faults.clear()
     hub_server.requests.clear()
+    bars = []
+
+    class Bar(tqdm.tqdm):
+        def close(self) -> None:
+            if not self.disable:
+                bars.append((self.desc, self.initial, self.n, self.total))
+            super().close()
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    monkeypatch.setattr(sys, "stderr", Screen())
     assert_whole(download(NAME), hub_files)
+    size = len(hub_files[WEIGHTS])
+    assert bars[-2:] == [
+        (WEIGHTS, len(received) - 1, size, size),
+        ("verifying", 0, size, size),
+    ]
+    assert sys.stderr.getvalue() == ""  # it takes less than 0.3 s
     assert hub_server.asked() == [len(received) - 1]
     assert hub_server.asked("vocab.json", "127.0.0.1") == []
+
+
+def test_a_bar_is_shown_in_a_terminal_and_removed(monkeypatch):
+    """Elsewhere nothing is shown."""
+    for stderr in (Screen(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with module._progress_bar(WEIGHTS, 2_000_000, 500_000) as bar:
+            if not bar.disable:
+                bar.start_t = bar.last_print_t = bar.start_t - 1  # as if a second had passed
+            bar.update(500_000)
+        shown = stderr.getvalue()
+        assert ("model.safetensors:  50%" in shown) == stderr.isatty()
+        speed = re.search(r" 1\.00M/2\.00M \[\d\d:\d\d<\d\d:\d\d, [\d.]+kB/s\]", shown)
+        assert bool(speed) == stderr.isatty()
+        assert shown == "" or shown.endswith(" \r")  # the line is empty again
 
 
 def test_what_a_download_asks_for_and_what_it_says(weights_folder, hub_server, hub_files):
@@ -341,7 +385,9 @@ def test_a_shard_that_is_whole_is_not_asked_for_again(hub_server, hub_files, tmp
 
 @pytest.mark.parametrize("part", ["whole", "longer", "other bytes"])
 def test_a_part_is_verified_before_it_is_a_model(weights_folder, hub_server, hub_files, part):
-    hub_server.faults[WEIGHTS] = lasting(DROPPED)
+    """What is received again, after a part that was too long, is nothing new."""
+    is_longer = part == "longer"
+    hub_server.faults[WEIGHTS] = 20 * [HALFWAY, Fault(416)] if is_longer else lasting(DROPPED)
     refuses("continues from here", download, NAME)
     hub_server.faults.clear()
     weights = hub_files[WEIGHTS]
@@ -657,11 +703,11 @@ def test_the_token_goes_to_the_hub_and_to_no_other_host(
     hub_server, hub_files, monkeypatch, tmp_path
 ):
     """A password for the hub in .netrc, of the home directory, is not sent in its place."""
-    monkeypatch.setenv("HF_TOKEN", " hf_secret\n")
+    monkeypatch.setenv("HF_TOKEN", " !hf_secret~\n")
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
     hub_server.faults[WEIGHTS] = [HALFWAY, Fault(403)]
     assert_whole(download(NAME), hub_files)
-    assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer hf_secret"}
+    assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer !hf_secret~"}
     assert tokens_sent_to(hub_server, "localhost") == {None}
 
 
@@ -674,7 +720,8 @@ def test_the_token_stays_when_the_hub_redirects_to_itself(hub_server, hub_files,
 
 
 def test_the_older_variable_of_the_token_is_read(hub_server, monkeypatch):
-    """huggingface_hub reads it, too, if HF_TOKEN is not set."""
+    """huggingface_hub reads it, too, if HF_TOKEN is not set or empty."""
+    monkeypatch.setenv("HF_TOKEN", "")
     monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "hf_older")
     tiedgpt.load_tokenizer(NAME)
     assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer hf_older"}
@@ -686,10 +733,15 @@ def test_the_older_variable_of_the_token_is_read(hub_server, monkeypatch):
 
 def test_a_token_that_is_refused_is_not_shown(hub_server, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    hub_server.faults[CONFIG_FILE] = [Fault(401)]
-    error = refuses("answers 401: .* check the name, and HF_TOKEN", download, NAME)
-    monkeypatch.setenv("HF_TOKEN", "hf_sec\nret")
-    error += refuses("HF_TOKEN contains characters that no token has", download, NAME)
+    hub_server.faults[CONFIG_FILE] = [Fault(403)]
+    message = (
+        f"/{CONFIG_FILE}: 127.0.0.1 answers 403: no such repository, or a private or gated one; "
+        "check the name, and HF_TOKEN; without"
+    )
+    error = refuses(message, download, NAME)
+    for token in ("hf_sec\nret", "hf_secr\xe9t", "hf_sec ret"):
+        monkeypatch.setenv("HF_TOKEN", token)
+        error += refuses("^HF_TOKEN contains characters that no token has; without", download, NAME)
     assert "sec" not in error
 
 
@@ -889,17 +941,26 @@ def test_the_pins_are_the_facts(shared):
         assert re.search(rf"{file} \d+ B {digest}", text)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "124M"])
+@pytest.mark.parametrize(("name", "commit"), [("gpt2", COMMIT), ("124M", PINNED_COMMIT)])
 @pytest.mark.usefixtures("pinned_gpt2")
-def test_gpt2_comes_from_its_commit(weights_folder, hub_server, hub_files, name, monkeypatch):
-    """A directory gpt2 in the working directory is not meant; a note says how to name it."""
+def test_gpt2_comes_from_its_commit(
+    weights_folder, hub_server, hub_files, name, commit, monkeypatch
+):
+    """A directory gpt2 in the working directory is not meant; a note says how to name it.
+
+    A download that an older tiedgpt has begun continues from the commit of that one.
+    """
     monkeypatch.chdir(weights_folder.parent)
     Path(name).mkdir()
+    if commit != PINNED_COMMIT:
+        hub_server.put(GPT2, hub_files, commit)
+        (weights_folder / "gpt2").mkdir(parents=True)
+        (weights_folder / "gpt2" / ".commit").write_text(commit)
     notes = []
     assert find_model(name, notes.append) == (name, weights_folder / "gpt2")
     assert_whole(weights_folder / "gpt2", hub_files)
     assert {re.search("/resolve/([^/]+)/", each.path)[1] for each in hub_server.requests} == {
-        PINNED_COMMIT
+        commit
     }
     assert notes[0] == f"{name} is the name of a model; for the directory here, write ./{name}"
 
@@ -911,7 +972,8 @@ def test_a_file_that_differs_from_its_pin_is_refused(
 ):
     """It is refused even though the server names the right hash of its other file."""
     hub_server.put(GPT2, {**hub_files, file: other_files[file]}, PINNED_COMMIT)
-    refuses(f"/{file}: its hash is .*, expected ", download, "gpt2")
+    got, expected = (hashlib.sha256(files[file]).hexdigest() for files in (other_files, hub_files))
+    refuses(f"/{file}: its hash is {got}, expected {expected}; what was", download, "gpt2")
     assert file not in visible_files(weights_folder / "gpt2")
 
 
@@ -1020,18 +1082,31 @@ def test_a_server_that_sends_whole_files_is_read_no_further_than_asked_for(hub_s
     hub_server.faults[WEIGHTS] = lasting(Fault(no_range=True))
     repository = module.Repository(NAME, "", lambda note: None)
     assert repository.read_range(WEIGHTS, 0, 8) == (whole[:8], len(whole))
-    message = f"{WEIGHTS}: the server does not send parts of files"
+    message = f"{WEIGHTS}: the server does not send parts of files$"
     refuses(message, repository.read_range, WEIGHTS, 8, 16)
     hub_server.faults[WEIGHTS] = [Fault(headers={"Content-Range": "bytes 9-16/99"})]
     refuses(message, repository.read_range, WEIGHTS, 8, 16)
+    size = 12_345_678_901  # bytes, of a large model
+    length = {"Content-Length": str(size)}
+    hub_server.faults[WEIGHTS] = [Fault(no_range=True, headers=length)]
+    assert repository.read_range(WEIGHTS, 0, 8) == (whole[:8], size)
+    hub_server.faults[WEIGHTS] = [Fault(headers={"Content-Range": f"bytes 8-15/{size}"})]
+    assert repository.read_range(WEIGHTS, 8, 16) == (whole[8:16], size)
 
 
-def test_the_rest_of_a_whole_file_is_not_fetched_for_its_first_bytes(hub_server, hub_files):
-    hub_server.put(NAME, {WEIGHTS: bytes(MANY_BYTES)})
+def test_the_rest_of_a_whole_file_is_not_fetched_for_its_first_bytes(
+    hub_server, tmp_path, monkeypatch
+):
+    """Another file, of more than a megabyte, is fetched and verified as a whole."""
+    more = bytes((1 << 20) + 1)
+    hub_server.put(NAME, {WEIGHTS: bytes(MANY_BYTES), "more.safetensors": more})
     hub_server.faults[WEIGHTS] = [Fault(no_range=True)]
     repository = module.Repository(NAME, "", lambda note: None)
     assert repository.read_range(WEIGHTS, 0, 8) == (bytes(8), MANY_BYTES)
     assert hub_server.requests[-1].sent < MANY_BYTES // 2
+    monkeypatch.setattr(module, "BYTES_PER_READ", 1 << 18)
+    assert repository.fetch("more.safetensors", tmp_path)
+    assert (tmp_path / "more.safetensors").read_bytes() == more
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,7 @@ def test_a_directory_whose_files_may_not_be_read_is_refused(tmp_path, monkeypatc
     monkeypatch.setattr(os, "access", lambda path, mode: denied.get(path) != mode)
     for path in (folder, folder / "model.safetensors"):
         for function in (tiedgpt.load_model, tiedgpt.load_tokenizer):
-            message = refuses("its files cannot be read: no permission", function, path)
-            assert str(folder) in message
+            refuses(f"^{folder}: its files cannot be read: no permission$", function, path)
     denied.clear()
     tiedgpt.load_model(folder)
 
