@@ -226,8 +226,12 @@ def test_a_checkpoint_that_says_tied_with_another_matrix_is_loaded_untied(other_
     path = other_head("tied")
     with pytest.warns(TiedGPTWarning) as caught:
         assert_same(tiedgpt.load_model(path), random_model(UNTIED))
-    assert "untied, as transformers 5 reads it" in str(caught[0].message)
-    assert "transformers 4 reads it as tied" in str(caught[0].message)
+    assert str(caught[0].message) == (
+        f"{path}: config.json says tied, but the file has another lm_head.weight, which is used: "
+        "untied, as transformers 5 reads it; transformers 4 reads it as tied, as head "
+        '"tied" does here; for untied everywhere, write "tie_word_embeddings": false into '
+        "config.json"
+    )
     assert caught[0].filename == __file__  # the warning is about the call of load_model
     assert Opened(path).config.head == "untied"
 
@@ -282,8 +286,12 @@ def test_a_checkpoint_that_says_untied_with_a_copy_of_wte_is_loaded_untied(copie
 
 
 def test_a_checkpoint_that_says_untied_without_a_matrix_is_refused(no_head):
-    message = r'no lm_head\.weight; load it with head "tied", or "unt'
-    refuses(message, tiedgpt.load_model, no_head("untied"))
+    path = no_head("untied")
+    message = (
+        f'^{path}: config.json says "tie_word_embeddings": false but there is no lm_head.weight; '
+        'load it with head "tied", or "untied" to start from a copy of wte.T$'
+    )
+    refuses(message, tiedgpt.load_model, path)
 
 
 @pytest.mark.parametrize("head_of_config", ["tied", "untied"])
@@ -317,9 +325,13 @@ def test_a_tied_matrix_may_be_stored_under_its_other_name(tmp_path, model, head)
     ],
 )
 def test_another_head_beside_the_model_is_left_out_with_one_warning(tmp_path, model, other):
-    more = {other: np.ones(3, np.float32), "classifier.bias": np.ones(2, np.float32)}
+    more = {other: np.ones(3, np.float32), "transformer.classifier.bias": np.ones(2, np.float32)}
     write_tensors(tmp_path, model.parameters | more)
-    with pytest.warns(TiedGPTWarning, match=f"{other}, classifier.bias") as caught:
+    message = (
+        f"^{tmp_path}: {', '.join(more)}: of another head than the one that predicts tokens, so it "
+        "is not used$"
+    )
+    with pytest.warns(TiedGPTWarning, match=message) as caught:
         assert_same(tiedgpt.load_model(tmp_path), model)
     assert [warning.filename for warning in caught] == [__file__]
     write_tensors(tmp_path, model.parameters | {f"x{other}": more[other]})
@@ -352,7 +364,10 @@ def change_tensors(tensors: dict[str, np.ndarray]) -> dict[str, tuple[dict[str, 
         ),
         "shape": ({**tensors, "wpe.weight": wpe.T}, r"wpe\.weight has shape \(21, 31\)"),
         "head's shape": ({**tensors, "lm_head.weight": wpe}, r"lm_head\.weight has shape"),
-        "twice": ({**tensors, "transformer.wte.weight": wte}, r"'wte\.weight' is there twice"),
+        "twice": (
+            {**tensors, "transformer.wte.weight": wte},
+            "/model.safetensors: 'wte.weight' is there twice, with and without \"transformer.\"$",
+        ),
         "mask of none": ({**tensors, "h.attn.bias": wte}, r"'h\.attn\.bias' is not one of"),
         "like a mask": ({**tensors, "xh.0.attn.bias": wte}, r"'xh\.0\.attn\.bias' is not one of"),
     }
@@ -460,30 +475,34 @@ def test_a_source_that_is_not_a_path(function, source):
 
 # Formats that are not read
 
+LOAD_ORIGINAL = "is not read; load the model.safetensors that it was made from"
 WEIGHTS_OF_OTHERS = {
-    "model_124M.bin": "llm.c",
-    "weights.NPZ": "NumPy",
-    "epoch=3.ckpt": "Lightning",
-    "model.gguf": "is not read",
-    "tf_model.h5": "is not read",
-    "model.onnx": "is not read",
-    "flax_model.msgpack": "is not read",
-    "model.keras": "is not read",
+    "model_124M.bin": (
+        "may be a file of PyTorch, which `-m FILE` reads with config.json beside it, or one of "
+        "llm.c, which is not read"
+    ),
+    "weights.NPZ": "holds arrays of NumPy; tiedgpt.from_state_dict makes a model of them",
+    "epoch=3.ckpt": "may be a file of PyTorch Lightning, which is not read; convert it",
+    "model.gguf": LOAD_ORIGINAL,
+    "tf_model.h5": LOAD_ORIGINAL,
+    "model.onnx": LOAD_ORIGINAL,
+    "flax_model.msgpack": LOAD_ORIGINAL,
+    "model.keras": LOAD_ORIGINAL,
 }
+SEE = "(see weights/README.md, Checkpoints of other programs)"
 README = Path(__file__).resolve().parents[2] / "weights" / "README.md"
 
 
 @pytest.mark.parametrize("name", WEIGHTS_OF_OTHERS)
 def test_the_error_says_what_to_do_with_weights_of_another_format(run, tmp_path, name):
     (tmp_path / name).write_bytes(b"\xb6\xd7\x34\1")
-    message = (
-        f"{name} .*{WEIGHTS_OF_OTHERS[name]}.*weights/README.md, Checkpoints of other programs"
-    )
-    refuses(message, tiedgpt.load_model, tmp_path / name)
-    refuses(rf"no config\.json \({message}", tiedgpt.load_model, tmp_path)
+    message = re.escape(f"{name} {WEIGHTS_OF_OTHERS[name]} {SEE}")
+    if name != "model_124M.bin":
+        refuses(rf"^{tmp_path}/{message}$", tiedgpt.load_model, tmp_path / name)
+    refuses(rf"no config\.json \({message}\)$", tiedgpt.load_model, tmp_path)
     write_tensors(tmp_path, random_model().parameters)
     (tmp_path / "model.safetensors").unlink()
-    refuses(rf"neither .* \({message}", tiedgpt.load_model, tmp_path)
+    refuses(rf"neither .* \({message}\)$", tiedgpt.load_model, tmp_path)
     if name != "weights.NPZ":  # which compare reads
         code, _, err = run("compare", "-m", "shakespeare-tied", str(tmp_path / name))
         assert code == 2
@@ -525,15 +544,40 @@ def test_files_of_a_training_that_hold_no_model_are_not_named(tmp_path, name):
     refuses(r"neither model\.safetensors nor [^(]*" + FORMATS, tiedgpt.load_model, tmp_path)
 
 
+MERGE_SHARDS = (
+    "is one of several parts of a model that FSDP trained: `accelerate merge-weights` makes one "
+    "model of them"
+)
 FOLDERS = {  # a program -> files of its folder, and what the message says of them
-    "DeepSpeed": (["latest", "zero_to_fp32.py", "rng_state_0.pth"], r"zero_to_fp32\.py \. merged"),
-    "FSDP": (["pytorch_model_fsdp_0/__0_0.distcp"], "fsdp_0 .* `accelerate merge-weights`"),
-    "FSDP's own": (["__0_0.distcp", ".metadata"], "distcp .* `accelerate merge-weights`"),
-    "OpenVINO": (["openvino_model.xml", "openvino_model.bin"], "of OpenVINO, which is not read"),
-    "CTranslate2": (["model.bin", "vocabulary.json"], "of CTranslate2, whose model.bin is not"),
-    "optimum": (["onnx/model.onnx"], "onnx is a folder of ONNX, which is not read"),
-    "rust-bert": (["rust_model.ot"], "rust_model.ot is of rust-bert, which is not read"),
-    "TensorFlow": (["model-10.index"], r"of TensorFlow: put the hparams\.json of its model"),
+    "DeepSpeed": (
+        ["latest", "zero_to_fp32.py", "rng_state_0.pth"],
+        "zero_to_fp32.py is DeepSpeed's, whose folders have the weights in parts: "
+        "`python zero_to_fp32.py . merged` makes one model of them",
+    ),
+    "FSDP": (["pytorch_model_fsdp_0/__0_0.distcp"], f"pytorch_model_fsdp_0 {MERGE_SHARDS}"),
+    "FSDP's own": (["__0_0.distcp", ".metadata"], f"__0_0.distcp {MERGE_SHARDS}"),
+    "OpenVINO": (
+        ["openvino_model.xml", "openvino_model.bin"],
+        f"openvino_model.bin is of OpenVINO, which {LOAD_ORIGINAL} {SEE}",
+    ),
+    "CTranslate2": (
+        ["model.bin", "vocabulary.json"],
+        f"vocabulary.json is of CTranslate2, whose model.bin {LOAD_ORIGINAL} {SEE}",
+    ),
+    "optimum": (["onnx/model.onnx"], f"onnx is a folder of ONNX, which {LOAD_ORIGINAL} {SEE}"),
+    "rust-bert": (
+        ["rust_model.ot"],
+        f"rust_model.ot is of rust-bert, which {LOAD_ORIGINAL} {SEE}",
+    ),
+    "TensorFlow": (
+        ["model-10.index", "model-9.index"],
+        "model-10.index is of TensorFlow: put the hparams.json of its model beside it",
+    ),
+    "PyTorch": (
+        ["ckpt.pth", "optimizer.pt"],
+        "ckpt.pth is a file of PyTorch: `-m FILE` and load_model(FILE) read the model in it, with "
+        f"config.json beside it unless nanoGPT wrote it {SEE}",
+    ),
 }
 
 
@@ -546,8 +590,11 @@ def test_the_folder_of_another_program_is_named(tmp_path, program, has_config):
         (tmp_path / file).write_bytes(bytes(200))
     if has_config:
         write_config(tmp_path, SMALL)
-    error = refuses(message, tiedgpt.load_model, tmp_path)
-    assert "file of PyTorch" not in error
+    lack = "neither model.safetensors nor model.safetensors.index.json"
+    if not has_config:
+        lack = "no config.json"
+    error = refuses("is not a checkpoint", tiedgpt.load_model, tmp_path)
+    assert error == f"{tmp_path} is not a checkpoint: it has {lack} ({message})"
 
 
 @pytest.mark.parametrize(
@@ -585,7 +632,8 @@ def test_quantised_weights_are_named(tmp_path, model, program):
     write_tensors(tmp_path, tensors)
     sentence = "the weights are quantised, which is not read: load the model that"
     our_name = name[name.index("h.0") :]
-    refuses(f"{our_name}', so {sentence}", tiedgpt.load_model, tmp_path)
+    message = f"^{tmp_path}: has '{our_name}', so {sentence} they were made from$"
+    refuses(message, tiedgpt.load_model, tmp_path)
     refuses(sentence, tiedgpt.from_state_dict, tensors, None, SMALL, error=ArgumentError)
     for field in ("quantization_config", "quantization"):
         config_json = SMALL.to_json() | {field: config}
@@ -639,7 +687,10 @@ def test_an_adapter_and_its_base_are_named(tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
     for path in (tmp_path, tmp_path / "adapter_model.safetensors"):
-        refuses("adapter, 'LORA', .* 'gpt2-medium': merge it", tiedgpt.load_model, path)
+        message = f"of an adapter, 'LORA', for the model 'gpt2-medium': {COMPARE})"
+        refuses(f"{re.escape(message)}$", tiedgpt.load_model, path)
+    write_adapter(tmp_path, [LORA])
+    refuses(f": {MERGE}\\)$", tiedgpt.load_model, tmp_path)
 
 
 def write_adapter(directory: Path, names: list[str] | None, kind: str = "LORA") -> None:
@@ -653,16 +704,41 @@ def write_adapter(directory: Path, names: list[str] | None, kind: str = "LORA") 
 
 LORA = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
 LORA_HEAD = "base_model.model.lm_head.lora_A.weight"
+TIED = "PEFT 0.21.2 merges what is added to a tied matrix into both its uses"
+MERGE = "merge it with peft's merge_and_unload, and save that model to a new directory"
+COMPARE = f"{MERGE}, and compare its logits before and after: {TIED}"
 
 
 @pytest.mark.parametrize(
     ("names", "kind", "message", "check_code"),
     [
-        ([LORA], "LORA", "not used.*merge it with peft's merge_and_unload[^;]*$", 0),
-        ([LORA, LORA_HEAD], "LORA", f"changes the head: .* has '{LORA_HEAD}'", 1),
-        (["base_model.model.transformer.wte.weight"], "IA3", "changes the head.*wte.weight", 1),
-        ([LORA], "PREFIX_TUNING", "cannot be merged", 1),
-        (None, "LORA", "not known: its weights are not here", 1),
+        ([LORA], "LORA", MERGE, 0),
+        (
+            [LORA, LORA_HEAD, LORA_HEAD.replace("_A", "_B")],
+            "LORA",
+            f"do not merge it into a tied model: {TIED}; it changes the head: "
+            f"adapter_model.safetensors has '{LORA_HEAD}'",
+            1,
+        ),
+        (
+            ["base_model.model.transformer.wte.weight"],
+            "IA3",
+            f"{COMPARE}; it changes the head: adapter_model.safetensors has "
+            "'base_model.model.transformer.wte.weight'",
+            1,
+        ),
+        (
+            [LORA],
+            "PREFIX_TUNING",
+            "it adds to the prompt, so it cannot be merged into the weights, and is not read",
+            1,
+        ),
+        (
+            None,
+            "LORA",
+            f"{COMPARE}; whether it changes the head is not known: its weights are not here",
+            1,
+        ),
     ],
 )
 def test_an_adapter_beside_a_model_is_not_used_with_a_warning(
@@ -675,14 +751,19 @@ def test_an_adapter_beside_a_model_is_not_used_with_a_warning(
     """
     write_tensors(tmp_path / "model", model.parameters)
     write_adapter(tmp_path / "model", names, kind)
+    message = (
+        f"adapter_config.json is of an adapter, '{kind}', which lies beside the model and is not "
+        f"used, but which transformers may apply where peft is installed: {message}"
+    )
     for path in (tmp_path / "model", tmp_path / "model" / "model.safetensors"):
-        with pytest.warns(TiedGPTWarning, match=f"adapter_config.json.*{message}") as caught:
+        with pytest.warns(TiedGPTWarning) as caught:
             assert_same(tiedgpt.load_model(path), model)
+        assert [str(warning.message) for warning in caught] == [f"{path}: {message}"]
         assert [warning.filename for warning in caught] == [__file__]
     code, document, _ = run("check", str(tmp_path / "model"), "--json")
     [report] = json.loads(document)["models"]
     assert code == check_code
-    assert re.search(message, report["adapter"])
+    assert report["adapter"] == message
     code, out, _ = run("check", str(tmp_path / "model"))
     assert code == check_code
     assert " ".join(report["adapter"].split()) in " ".join(out.split())
@@ -692,7 +773,11 @@ def test_a_damaged_adapter_beside_a_model_is_not_used_with_a_warning(tmp_path, m
     """The model is whole. Without it, the damaged file is an error."""
     write_tensors(tmp_path, model.parameters)
     (tmp_path / "adapter_config.json").write_text('{"peft_type": ')
-    with pytest.warns(TiedGPTWarning, match="not used.*adapter_config.json: not JSON"):
+    message = (
+        "an adapter lies beside the model, and is not used nor known: .*/adapter_config.json: not "
+        "JSON: Expecting value"
+    )
+    with pytest.warns(TiedGPTWarning, match=message):
         assert_same(tiedgpt.load_model(tmp_path), model)
     code, document, _ = run("check", str(tmp_path), "--json")
     [report] = json.loads(document)["models"]
@@ -716,7 +801,9 @@ def test_a_copy_of_a_model_does_not_carry_the_adapter_silently(tmp_path, model, 
 @pytest.mark.parametrize("prefix", ["gpt.", "base_model.model.transformer."])
 def test_names_that_begin_in_another_way(tmp_path, model, prefix):
     write_tensors(tmp_path, {f"{prefix}{name}": x for name, x in model.parameters.items()})
-    refuses(f"begin with '{prefix}'", tiedgpt.load_model, tmp_path)
+    message = f"; the names of this file begin with '{prefix}', so remove it from each$"
+    error = refuses(message, tiedgpt.load_model, tmp_path)
+    assert error.startswith(f"{tmp_path}: parameter wte.weight is missing; ")
 
 
 def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
@@ -843,7 +930,11 @@ def test_an_index_that_names_no_safetensors_file_beside_it(tmp_path, model, file
     """The index says that wte is in `file`."""
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": file})
-    refuses(re.escape(short_repr(file)), tiedgpt.load_model, tmp_path)
+    message = (
+        f'{tmp_path}/model.safetensors.index.json: "weight_map" must map tensor names to '
+        f".safetensors or .bin files beside it, got {short_repr(file)}"
+    )
+    refuses(f"^{re.escape(message)}$", tiedgpt.load_model, tmp_path)
 
 
 def test_a_file_of_an_index_may_have_a_name_of_200_characters(tmp_path, model):
@@ -875,8 +966,8 @@ def test_a_tensor_that_is_in_another_file_than_the_index_says(tmp_path, model):
     """wte is in a.safetensors, but the index says b.safetensors."""
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": "b.safetensors"})
-    message = r"index\.json: it and the files do not agree on tensor 'wte\.weight' in [ab]\."
-    refuses(message, tiedgpt.load_model, tmp_path)
+    message = "it and the files do not agree on tensor 'wte.weight' in a.safetensors"
+    refuses(f"^{tmp_path}/model.safetensors.index.json: {message}$", tiedgpt.load_model, tmp_path)
 
 
 def test_a_tensor_that_is_in_the_index_but_in_no_file(tmp_path, model):
@@ -916,7 +1007,8 @@ def test_a_tensor_that_is_in_two_files(tmp_path, model, name):
 def test_an_index_without_a_map(tmp_path, model, weight_map):
     write_shards(tmp_path, model)
     write_index(tmp_path, weight_map)
-    refuses("weight_map", tiedgpt.load_model, tmp_path)
+    got = re.escape(repr(weight_map))
+    refuses(f"files beside it, got {got}$", tiedgpt.load_model, tmp_path)
 
 
 # The files beside a model are copied as they are

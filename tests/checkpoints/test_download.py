@@ -85,7 +85,7 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
     "plain": (WEIGHTS, []),
     "cut at once": (WEIGHTS, [Fault(stop=0)]),
     "cut after a byte": (WEIGHTS, [Fault(stop=1)]),
-    "cut before the last byte": (WEIGHTS, [Fault(stop=-1)]),
+    "cut before the last byte": (WEIGHTS, [HALFWAY, Fault(stop=-1)]),
     "cut three times": (WEIGHTS, [Fault(stop=100), HALFWAY, Fault(stop=HALF + 1)]),
     "500, 502, 503, 408": (WEIGHTS, [Fault(500), Fault(502), Fault(503), Fault(408)]),
     "429": (WEIGHTS, [Fault(429, {"Retry-After": "0"}), Fault(429, {"Retry-After": "later"})]),
@@ -98,7 +98,10 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
     "the link has expired": (WEIGHTS, [Fault(403), HALFWAY, Fault(403), Fault(410)]),
     "404 of the other host": (WEIGHTS, [Fault(404), HALFWAY, Fault(404)]),
     "small file": ("merges.txt", [DROPPED, Fault(503), Fault(stop=3), Fault(stop=1), Fault(429)]),
-    "one of each": (WEIGHTS, [Fault(503), Fault(stop=9), DROPPED, Fault(429), HALFWAY]),
+    "one of each": (
+        WEIGHTS,
+        [Fault(503), Fault(stop=9), DROPPED, Fault(429), HALFWAY, Fault(no_range=True)],
+    ),
 }
 
 
@@ -1074,6 +1077,9 @@ def test_a_part_of_a_file_ends_with_the_file(hub_server, hub_files):
     repository = module.Repository(NAME, "", lambda note: None)
     assert repository.read_range(WEIGHTS, size - 5, size + 5) == (whole[-5:], size)
     assert repository.read_range("no-such-file", 0, 5) is None
+    hub_server.faults[WEIGHTS] = lasting(Fault(503))
+    message = f"/{WEIGHTS}: localhost answers 503; 6 attempts in a row brought no data$"
+    refuses(message, repository.read_range, WEIGHTS, 0, 5)  # another call would begin anew
 
 
 def test_a_server_that_sends_whole_files_is_read_no_further_than_asked_for(hub_server, hub_files):

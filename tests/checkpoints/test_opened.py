@@ -15,14 +15,21 @@ from support.checkpoint_files import safetensors_content, write_config, write_sh
 from support.checks import refuses
 from support.layouts import in_layout
 from support.models import random_model
-from support.openai_files import write_openai_model
+from support.openai_files import (
+    bundle,
+    entry_proto,
+    in_blocks,
+    table,
+    write_openai_files,
+    write_openai_model,
+)
 from support.torch_files import torch_file
 
 import tiedgpt
 from tiedgpt import Config
 from tiedgpt.checkpoints.names import LAYOUTS
 from tiedgpt.checkpoints.opened import Opened
-from tiedgpt.errors import CheckpointError, TiedGPTWarning
+from tiedgpt.errors import TiedGPTWarning
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SHIPPED = Path(tiedgpt.__file__).parents[1] / "weights" / "shakespeare-tied"
@@ -233,8 +240,7 @@ def test_a_config_alone_has_no_weights(tmp_path):
     opened = Opened(file)
     assert not opened.has_weights
     assert opened.saved.tensors == {}
-    with pytest.raises(CheckpointError, match="has no weights: give its directory"):
-        _ = opened.tensors
+    refuses(f"^{file} has no weights: give its directory$", lambda: opened.tensors)
 
 
 def test_rows_of_two_matrices_of_a_model(tmp_path):
@@ -244,6 +250,44 @@ def test_rows_of_two_matrices_of_a_model(tmp_path):
     one, other = (tensor for tensor in opened.stored.values() if tensor.shape == (1024, 64))
     assert opened.equal_rows(one, other) == (0, 1024)
     assert opened.equal_rows(one, one) == (1024, 1024)
+    near = np.full((3, 5), 1 + 2**-9, np.float32)  # 1 in bfloat16
+    write_tensors(tmp_path, {"one": np.ones_like(near), "near": near})
+    opened = Opened(tmp_path)
+    one, near = opened.stored.values()
+    assert opened.equal_rows(one, near) == (0, 3)
+    assert opened.equal_rows(one, near, rounded=True) == (3, 3)
+
+
+def test_openais_tensors_have_the_names_of_transformers(tmp_path):
+    """One that no GPT-2 has keeps its name. That of an optimizer is left out with a note."""
+    model = random_model(CONFIG)
+    entries, data = bundle(model)
+    for name in (b"model/more", b"beta1_power"):
+        entries.append((name, entry_proto((), offset=len(data))))
+        data += bytes(4)
+    write_openai_files(tmp_path, table(in_blocks(sorted(entries))), data, CONFIG)
+    opened = Opened(tmp_path)
+    names = {f"transformer.{name}" for name in model.parameters}
+    assert set(opened.stored) == {*names, "model/more"}
+    assert all(tensor.name == name for name, tensor in opened.stored.items())
+    index = tmp_path / "model.ckpt.index"
+    assert opened.notes == [f"{index}: 1 tensors of an optimizer are not used"]
+    assert opened.config_json == {"model_type": "gpt2", "vocab_size": 1024, "n_embd": 64}
+
+
+def test_an_index_of_several_files_is_not_taken_for_a_config(tmp_path):
+    write_shards(tmp_path, random_model(CONFIG))
+    file = tmp_path / "model.safetensors.index.json"
+    refuses(f"^{file} is one of several files of a model; give their directory$", Opened, file)
+
+
+def test_a_ckpt_pt_with_no_sizes_is_refused(tmp_path):
+    """They are asked for in this file, and not in a config.json that is missing."""
+    path = tmp_path / "ckpt.pt"
+    path.write_bytes(torch_file({"model": random_model(CONFIG).parameters, "model_args": {}}))
+    message = refuses("model_args", lambda: Opened(path).config)
+    assert str(path) in message
+    assert "config.json" not in message
 
 
 def test_a_model_is_called_by_its_path_if_it_has_no_name(tmp_path):

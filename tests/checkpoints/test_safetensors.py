@@ -134,6 +134,10 @@ WRONG = {
         file_of(b'{"a":{"dtype":"F32","shape":[%s],"data_offsets":[0,4]}}' % (b"9" * 4000)),
         f"tensor 'a' has the shape [{56 * '9'}...{AXES}",
     ),
+    "long entry": (
+        file_of(in_a(dtype="F31", more=list(range(100)))),
+        f"{ENTRY}{str(in_a(dtype='F31', more=list(range(100)))['a'])[:197]}...",
+    ),
     "shape number": (file_of(in_a(shape=4), bytes(4)), f"{ENTRY}{in_a(shape=4)['a']}"),
     "shape missing": (file_of({"a": {"dtype": "F32"}}), f"{ENTRY}{{'dtype': 'F32'}}"),
     "a long axis beside 0": (
@@ -481,7 +485,8 @@ def written(arrays: dict[str, np.ndarray], **options) -> bytes:
 def test_values_are_written_in_row_order_whatever_their_order_in_memory(read):
     """safetensors.numpy.save has a bug: it writes a transposed view in the order of memory."""
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
-    arrays = {"plain": a, "transposed": a.T, "every second": a[:, ::2], "float64": a.astype("f8")}
+    arrays = {"plain": a, "transposed": a.T, "every second": a[:, ::2]}
+    arrays |= {dtype: a.astype(dtype) for dtype in safetensors.EXACT}
     tensors = read(written(arrays))
     assert list(tensors) == list(arrays)
     for name, array in arrays.items():
@@ -493,11 +498,14 @@ def test_values_are_written_in_row_order_whatever_their_order_in_memory(read):
 def test_exact_values_and_metadata(read, tmp_path):
     arrays = {"float64": np.array([1 / 3]), "int64": np.array([2**60 + 1]), "float32": np.ones(2)}
     arrays["float32"] = arrays["float32"].astype(np.float32)
-    tensors = read(written(arrays, exact=True, metadata={"note": "ü"}))
+    tensors = read(written(arrays, exact=True, metadata={"note": "ü", "format": "np"}))
     for name, array in arrays.items():
         read_array = tensors[name].read_exactly()
         assert read_array.dtype == array.dtype
         np.testing.assert_array_equal(read_array, array)
+    _, metadata = safetensors.read_header(tmp_path / "model.safetensors")
+    assert metadata == {"format": "np", "note": "ü"}
+    read(written(arrays, metadata={"note": "ü"}))
     _, metadata = safetensors.read_header(tmp_path / "model.safetensors")
     assert metadata == {"format": "pt", "note": "ü"}
 
