@@ -72,35 +72,53 @@ def test_numbers_of_numpy_in_a_configuration_are_written(tmp_path, model):
 
 
 def test_a_field_of_a_configuration_that_cannot_be_written(tmp_path):
-    """Fields that tiedgpt does not use are given to json.dumps, which refuses numbers of NumPy."""
+    """Fields that tiedgpt does not use are given to json.dumps, which refuses numbers of NumPy.
+
+    It refuses, too, what is nested too deeply, and a list that is in itself.
+    """
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    circle = []
+    circle.append(circle)
     model = random_model(replace(SMALL, others={"pad_token_id": np.int64(7)}))
-    refuses(r"config\.json", tiedgpt.save_model, model, None, tmp_path / "new")
+    message = r"^config\.json cannot be written: Object of type int64 is not JSON serializable$"
+    refuses(message, tiedgpt.save_model, model, None, tmp_path / "new")
+    for value in (deep, circle):
+        model = random_model(replace(SMALL, others={"pad_token_id": value}))
+        refuses("cannot be written: ", tiedgpt.save_model, model, None, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("argument", "value", "message"),
     [
-        ("directory", "", "the directory must be .*, got ''"),
+        ("directory", "", "the directory must be a path, got ''"),
         ("directory", "a\0b", r"'a\\x00b' is not the name of a file"),
-        ("directory", 7, "the directory must be .*, got 7"),
-        ("model", "gpt2", "the model must be .*, got 'gpt2'"),
-        ("tokenizer", 1, "the tokenizer must be .*, got 1"),
+        ("directory", 7, "the directory must be a path, got 7"),
+        ("directory", b"new", "the directory must be a path, got b'new'"),
+        ("model", "gpt2", "the model must be a GPT2, got 'gpt2'"),
+        ("tokenizer", 1, "the tokenizer must be a Tokenizer or None, got 1"),
+        ("tokenizer", "", "the tokenizer must be a Tokenizer or None, got ''"),
     ],
 )
 def test_arguments_that_cannot_be_saved(tmp_path, monkeypatch, model, argument, value, message):
     monkeypatch.chdir(tmp_path)
     right = {"model": model, "tokenizer": None, "directory": "new"}
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=f"^{message}$"):
         tiedgpt.save_model(**(right | {argument: value}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tokenizer_of_another_size_is_written_with_a_warning(tmp_path):
     """The warning names the file of the line that calls save_model, which is this file."""
-    with pytest.warns(TiedGPTWarning, match="has 257 tokens, .* 101$") as caught:
+    message = "^the tokenizer has 257 tokens, and the model has {}$"
+    with pytest.warns(TiedGPTWarning, match=message.format(101)) as caught:
         tiedgpt.save_model(random_model(), Tokenizer([]), tmp_path)
     assert caught[0].filename == __file__
+    larger = random_model(replace(SMALL, vocab_size=258))
+    with pytest.warns(TiedGPTWarning, match=message.format(258)):
+        tiedgpt.save_model(larger, Tokenizer([]), tmp_path / "larger")
     with pytest.warns(TiedGPTWarning, match="ids up to 256, .* of 101 tokens"):
         assert tiedgpt.load_tokenizer(tmp_path).vocab_size == 257
 
@@ -218,6 +236,7 @@ def test_a_checkpoint_that_says_tied_with_a_copy_of_wte_is_loaded_tied(copied_he
     path = copied_head("tied")
     assert_same(tiedgpt.load_model(path), model)
     assert Opened(path).config.head == "tied"
+    assert not Opened(path).contradicts_config
     assert Opened(path).has_head
 
 
@@ -234,6 +253,7 @@ def test_a_checkpoint_that_says_tied_with_another_matrix_is_loaded_untied(other_
     )
     assert caught[0].filename == __file__  # the warning is about the call of load_model
     assert Opened(path).config.head == "untied"
+    assert Opened(path).contradicts_config
 
 
 def test_a_matrix_that_differs_from_wte_in_one_number_is_used(tmp_path, model):
@@ -278,7 +298,9 @@ def test_a_configuration_is_read_without_weights(other_head, damage):
 
 
 def test_a_checkpoint_that_says_untied_is_loaded_untied(other_head):
-    assert_same(tiedgpt.load_model(other_head("untied")), random_model(UNTIED))
+    path = other_head("untied")
+    assert_same(tiedgpt.load_model(path), random_model(UNTIED))
+    assert not Opened(path).contradicts_config
 
 
 def test_a_checkpoint_that_says_untied_with_a_copy_of_wte_is_loaded_untied(copied_head, model):
@@ -367,6 +389,10 @@ def change_tensors(tensors: dict[str, np.ndarray]) -> dict[str, tuple[dict[str, 
         "twice": (
             {**tensors, "transformer.wte.weight": wte},
             "/model.safetensors: 'wte.weight' is there twice, with and without \"transformer.\"$",
+        ),
+        "head twice": (
+            {**tensors, "lm_head.weight": wte, "transformer.lm_head.weight": wte},
+            "'lm_head.weight' is there twice, with and without",
         ),
         "mask of none": ({**tensors, "h.attn.bias": wte}, r"'h\.attn\.bias' is not one of"),
         "like a mask": ({**tensors, "xh.0.attn.bias": wte}, r"'xh\.0\.attn\.bias' is not one of"),

@@ -253,10 +253,24 @@ def test_a_small_file_that_is_large_is_not_read(
     monkeypatch.setattr(module, "MAX_TEXT", 1 << 14)
     hub_server.put(NAME, {**without(hub_files, WEIGHTS), file: bytes(MANY_BYTES)})
     hub_server.faults[file] = [Fault(headers={"Content-Length": length})]
-    refuses(rf"/{file}: .*bytes; expected at most 16384", download, NAME)
+    size = MANY_BYTES if length else 20480  # or what has come
+    refuses(rf"/{file}: {size} bytes; expected at most 16384; without", download, NAME)
     assert file not in visible_files(weights_folder / NAME)
     (request,) = [each for each in hub_server.requests if each.file == file]
     assert request.sent < MANY_BYTES // 2  # what waits in the buffers of the connection
+
+
+def test_a_small_file_of_the_largest_size_is_read(hub_server, hub_files, monkeypatch):
+    content = hub_files["vocab.json"]
+    size = len(content)
+    repository = module.Repository(NAME, "", lambda note: None)
+    for length in (str(size), ""):
+        hub_server.faults["vocab.json"] = 2 * [Fault(headers={"Content-Length": length})]
+        monkeypatch.setattr(module, "MAX_TEXT", size)
+        assert repository.read("vocab.json") == content
+        monkeypatch.setattr(module, "MAX_TEXT", size - 1)
+        message = f"/vocab.json: {size} bytes; expected at most {size - 1}$"
+        refuses(message, repository.read, "vocab.json")
 
 
 def test_the_hash_of_another_host_does_not_count(hub_server):
