@@ -440,6 +440,7 @@ def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model
     [
         ("config.json", b"{", "not JSON"),
         ("config.json", b"\xff", "not JSON: 'utf-8' codec"),
+        ("config.json", b'{"a":' * 100_000, "not JSON: "),
         ("config.json", b'{"model_type": "gpt2", "n_embd": NaN}', "NaN"),
         ("config.json", b'{"n_embd": NaN}', "NaN"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 2, "n_embd": 2}', "'n_embd' .* twice"),
@@ -447,7 +448,7 @@ def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model
         ("config.json", b'{"model_type": "mamba2", "limit": Infinity}', "model_type is 'mamba2'"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 20.5}', "n_embd"),
         ("generation_config.json", b'{"eos_token_id": "end"}', "eos_token_id .*'end'"),
-        ("generation_config.json", b"[]", "object"),
+        ("generation_config.json", b"[]", r"expected a JSON object, got \[\]$"),
     ],
 )
 def test_a_file_that_is_wrong_is_named(tmp_path, model, file, content, message):
@@ -706,6 +707,13 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path, model, name, content, m
     is_of_tokenizer = name in ("merges.txt", "tokenizer.json")
     function = tiedgpt.load_tokenizer if is_of_tokenizer else tiedgpt.load_model
     refuses(f"{name} is .*{message}", function, tmp_path)
+
+
+def test_a_file_that_has_such_words_inside_is_read(tmp_path, model):
+    note = "<!doctype html> 404: Not Found"
+    write_tensors(tmp_path, model.parameters)
+    (tmp_path / "config.json").write_text(json.dumps({"note": note} | SMALL.to_json()))
+    assert tiedgpt.load_model(tmp_path).config.others["note"] == note
 
 
 def test_an_adapter_and_its_base_are_named(tmp_path):

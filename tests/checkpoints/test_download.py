@@ -38,7 +38,10 @@ from support.loopback_hub import (
     OTHER_COMMIT,
     WEIGHTS,
     Fault,
+    LoopbackHub,
+    git_hash,
     hidden_files,
+    running,
     visible_files,
 )
 from support.models import find_here, random_model
@@ -91,7 +94,10 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
     "429": (WEIGHTS, [Fault(429, {"Retry-After": "0"}), Fault(429, {"Retry-After": "later"})]),
     "dropped": (WEIGHTS, [DROPPED]),
     "dropped at first": (CONFIG_FILE, [DROPPED]),
-    "of the hub itself": (CONFIG_FILE, [Fault(408), Fault(429), Fault(500), Fault(504)]),
+    "of the hub itself": (
+        CONFIG_FILE,
+        [Fault(408), Fault(429), Fault(stop=3), Fault(500), Fault(504)],
+    ),
     "stalled": (WEIGHTS, [Fault(stop=HALF, stalls=True)]),
     "no Range": (WEIGHTS, [HALFWAY, Fault(no_range=True, stop=9), Fault(no_range=True)]),
     "416": (WEIGHTS, [HALFWAY, Fault(416)]),
@@ -107,7 +113,7 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
 
 # Other cases have each of these faults, too.
 SLOW = {"plain", "cut at once", "cut three times", "dropped", "404 of the other host"}
-SLOW |= {"403", "redirects in a circle", "410", "cut", "503", "too small a Content-Length"}
+SLOW |= {"403", "redirects in a circle", "cut", "503", "too small a Content-Length"}
 SLOW |= {"416", "small file", "cut after a byte", "no Range", "no hash", "no commit"}
 
 
@@ -357,8 +363,10 @@ def test_a_bar_is_shown_in_a_terminal_and_removed(monkeypatch):
 def test_what_a_download_asks_for_and_what_it_says(weights_folder, hub_server, hub_files):
     """Ctrl-C comes when all is there but the weights. The next download completes the model.
 
-    What a killed process left of a small file is removed. Other weights are not asked for.
+    What a killed process left of a small file is removed. Other weights are not asked for. Only the
+    first answer must name the commit.
     """
+    hub_server.faults["vocab.json"] = [Fault(headers={"X-Repo-Commit": ""})]
     hub_server.put(NAME, {**hub_files, PYTORCH: b"other weights"})
     folder = weights_folder / NAME
     folder.mkdir(parents=True)
@@ -384,7 +392,10 @@ def test_what_a_download_asks_for_and_what_it_says(weights_folder, hub_server, h
         f"{NAME} is on this machine already",
     ]
     first = [CONFIG_FILE, *module.VOCABULARY, *module.MORE_SMALL_FILES]
-    assert [each.file for each in hub_server.requests] == [*first, CONFIG_FILE, WEIGHTS, WEIGHTS]
+    requests = hub_server.requests
+    assert [each.file for each in requests] == [*first, CONFIG_FILE, WEIGHTS, WEIGHTS]
+    sent = {(each.token, each.program, each.encoding) for each in requests}
+    assert sent == {(None, "tiedgpt", "identity")}
 
 
 def test_a_shard_that_is_whole_is_not_asked_for_again(hub_server, hub_files, tmp_path):
@@ -498,6 +509,25 @@ def test_a_note_says_why_it_is_tried_again(hub_server, hub_files, monkeypatch, n
     notes = []
     assert_whole(download(NAME, notes.append), hub_files)
     assert f"{WEIGHTS}: {reason}; trying again in " in notes[-1]
+
+
+def test_a_hub_that_does_not_answer_in_time_is_asked_again(hub_server, hub_files, monkeypatch):
+    """Not even the first request was answered."""
+    monkeypatch.setattr(module, "TIMEOUT", (5, 1))  # seconds to connect, and for more data
+    hub_server.faults[CONFIG_FILE] = [Fault(before=lambda: hub_server.closing.wait(3))]
+    notes = []
+    assert_whole(download(NAME, notes.append), hub_files)
+    assert notes[0] == f"{CONFIG_FILE}: no answer in time; trying again in 0.002 s"
+
+
+def test_the_hash_of_another_port_does_not_count(hub_server, hub_files):
+    """The hub redirects to another server of the same name."""
+    with running(LoopbackHub()) as other:
+        other.put(NAME, {**hub_files, "vocab.json": b"{}"})
+        location = f"{other.url}/{NAME}/resolve/{COMMIT}/vocab.json"
+        hub_server.faults["vocab.json"] = [Fault(302, {"Location": location})]
+        error = refuses("/vocab.json: its hash is ", download, NAME)
+    assert git_hash(hub_files["vocab.json"]) in error
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
@@ -1083,6 +1113,7 @@ def test_a_part_of_a_file(hub_server, hub_files, faults, requests):
     repository = module.Repository(NAME, "", lambda note: None)
     assert repository.read_range(WEIGHTS, 10, 20) == (whole[10:20], len(whole))
     assert len(hub_server.asked()) == requests
+    assert {each.last for each in hub_server.requests} == {19}
 
 
 def test_a_part_of_a_file_ends_with_the_file(hub_server, hub_files):

@@ -193,7 +193,10 @@ def test_the_weights_of_an_adapter_may_be_a_file_of_torch(tmp_path):
     name = "base_model.model.lm_head.lora_A.weight"
     content = torch_file({name: np.ones((2, 2), np.float32)})
     (tmp_path / "adapter_model.bin").write_bytes(content)
-    assert "; it changes the head: " in opened.adapter
+    assert opened.adapter.endswith(f"; it changes the head: adapter_model.bin has '{name}'")
+    name = "base_model.model.transformer.wte.weight"
+    both = adapter_beside(tmp_path, {name: np.ones((2, 2), np.float32)})
+    assert both.adapter.endswith(f"; it changes the head: adapter_model.safetensors has '{name}'")
 
 
 def test_what_is_said_of_an_adapter(tmp_path):
@@ -219,15 +222,23 @@ def test_what_is_said_of_an_adapter(tmp_path):
     saved = adapter_beside(tmp_path / "saved", replaced).adapter
     assert "compare its logits before and after" in saved
 
-    of_another = {"base_model.model.transformer.h.0.new_wte.lora_A.weight": ones}
+    of_another = {
+        "base_model.model.transformer.h.0.new_wte.lora_A.weight": ones,
+        "base_model.model.transformer.h.0.wte_new.lora_A.weight": ones,
+    }
     assert "head" not in adapter_beside(tmp_path / "another", of_another).adapter
 
     of_wte = {"base_model.model.transformer.wte.lora_embedding_A": ones}
     assert "; it changes the head: " in adapter_beside(tmp_path / "wte", of_wte).adapter
 
     opened = adapter_beside(tmp_path / "damaged", of_head)
-    (tmp_path / "damaged" / "adapter_model.safetensors").write_bytes(b"12345678")
-    assert "; whether it changes the head is not known: " in opened.adapter
+    file = tmp_path / "damaged" / "adapter_model.safetensors"
+    file.write_bytes(b"1234567")
+    assert opened.adapter.endswith(
+        f"; whether it changes the head is not known: {file}: damaged: truncated, or not a "
+        f"safetensors file: 7 bytes, a header of {int.from_bytes(b'1234567', 'little')}; expected "
+        "at most 4194304"
+    )
     (tmp_path / "damaged" / "adapter_config.json").write_text("{")
     opened = Opened(tmp_path / "damaged")
     assert opened.adapter.startswith("an adapter lies beside the model, and is not used nor known")

@@ -17,7 +17,7 @@ from support.checks import peak_memory, refuses
 from tiedgpt import Config
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.checkpoints.files import read_weights
-from tiedgpt.checkpoints.json_files import without_mark
+from tiedgpt.checkpoints.json_files import map_file, without_mark
 from tiedgpt.checkpoints.tensors import DTYPE_BITS, Tensor, have_same_values, to_bfloat16
 from tiedgpt.errors import TiedGPTWarning
 from tiedgpt.gpt2 import config as config_module
@@ -561,8 +561,21 @@ def test_bfloat16_rounds_to_the_nearest_and_keeps_nan():
 
 def test_a_byte_order_mark_is_dropped_with_a_warning():
     assert without_mark(b"a\xef\xbb\xbf", "text.txt") == b"a\xef\xbb\xbf"
-    with pytest.warns(TiedGPTWarning, match="text.txt begins with a byte order mark"):
-        assert without_mark(b"\xef\xbb\xbfa", "text.txt") == b"a"
+    message = "^text.txt begins with a byte order mark, which is dropped$"
+    with pytest.warns(TiedGPTWarning, match=message) as caught:
+        assert without_mark(b"\xef\xbb\xbfa\xef\xbb\xbf", "text.txt") == b"a\xef\xbb\xbf"
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_file_is_mapped_unless_it_is_empty(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    refuses(f"^{path}: the file is empty$", map_file, path)
+    path.write_bytes(b"a")
+    memory = map_file(path)
+    memory[0] = ord("b")  # in this process alone
+    assert memory[:] == b"b"
+    assert path.read_bytes() == b"a"
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])

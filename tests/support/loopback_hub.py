@@ -40,6 +40,8 @@ class Request:
     start: int  # the first byte that is asked for; 0 for the whole file
     last: int | None  # the last byte that is asked for; None for all up to the end
     token: str | None
+    program: str | None  # the header User-Agent
+    encoding: str | None  # the header Accept-Encoding
     sent: int = 0  # the bytes of the file that were sent
 
     @property
@@ -113,7 +115,8 @@ class Handler(BaseHTTPRequestHandler):
         start = int(byte_range[1]) if byte_range else 0
         last = int(byte_range[2]) if byte_range and byte_range[2] else None
         host = self.headers["Host"].partition(":")[0]
-        request = Request(host, self.path, start, last, self.headers.get("Authorization"))
+        names = ("Authorization", "User-Agent", "Accept-Encoding")
+        request = Request(host, self.path, start, last, *map(self.headers.get, names))
         server.requests.append(request)
 
         owner, name, revision, file = re.fullmatch(
