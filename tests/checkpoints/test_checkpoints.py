@@ -23,6 +23,7 @@ from support.vocabularies import added_token, tokenizer_json
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import Opened, json_files, safetensors, tensorflow
+from tiedgpt.checkpoints.files import first_of_quantised
 from tiedgpt.checkpoints.tensors import Tensor
 from tiedgpt.checkpoints.writing import tokenizer_files
 from tiedgpt.errors import ArgumentError, TiedGPTWarning, short_repr
@@ -478,7 +479,14 @@ def test_a_text_file_that_is_too_large(tmp_path, model):
     write_tensors(tmp_path, model.parameters)
     size = 2**40  # bytes, which take no room on the disk
     os.truncate(tmp_path / "config.json", size)
-    refuses(rf"config\.json: {size} bytes", tiedgpt.load_model, tmp_path)
+    most = 2**25
+    message = f"^{tmp_path}/config.json: {size} bytes; expected at most {most}$"
+    refuses(message, tiedgpt.load_model, tmp_path)
+    write_config(tmp_path, SMALL)
+    (tmp_path / "merges.txt").touch()
+    os.truncate(tmp_path / "merges.txt", most + 1)
+    message = f"^{tmp_path}/merges.txt: {most + 1} bytes; expected at most {most}$"
+    refuses(message, tiedgpt.load_tokenizer, tmp_path)
 
 
 FORMATS = r" \(see weights/README\.md, Checkpoints of other programs\)$"  # the end of a message
@@ -537,11 +545,18 @@ def test_the_error_says_what_to_do_with_weights_of_another_format(run, tmp_path,
 
 
 @pytest.mark.parametrize(
-    "name", ["model.ckpt.index", "model.ckpt.data-00000-of-00001", "model.safetensors.index.json"]
+    "name",
+    [
+        "model.ckpt.index",
+        "model.ckpt.data-00000-of-00001",
+        "model.safetensors.index.json",
+        "pytorch_model.bin.index.json",
+    ],
 )
 def test_for_one_of_several_files_the_error_asks_for_the_directory(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
-    refuses("give their directory$", tiedgpt.load_model, tmp_path / name)
+    message = f"^{tmp_path / name} is one of several files of a model; give their directory$"
+    refuses(message, tiedgpt.load_model, tmp_path / name)
 
 
 def test_a_directory_is_not_advised_in_its_own_place(tmp_path):
@@ -669,24 +684,31 @@ def test_quantised_weights_are_named(tmp_path, model, program):
         assert "another model" not in error
 
 
+WEB_PAGE = (
+    "is a web page, not the file: on the hub, the address of a file has /resolve/, and that of its "
+    "page /blob/"
+)
+MESSAGE = "is a server's message, not the file: download it again"
+PICKLE = "is a pickle or zip file, as PyTorch writes: name it pytorch_model.bin if it is one"
 STAND_INS = {  # the content of a file that is not what its name says -> what the message says
     "Git LFS": (
         b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n",
-        "git lfs pull",
+        "is a pointer of Git LFS, not the file: `git lfs pull` fetches it",
     ),
-    "web page": (b"\n<!DOCTYPE html>\n<html>", "a web page.*/resolve/"),
-    "XML": (b'<?xml version="1.0"?><Error>', "a web page"),
-    "error of the hub": (b"Entry not found", "a server's message"),
-    "error of GitHub": (b"404: Not Found", "a server's message"),
-    "no repository": (b"Repository not found", "a server's message"),
-    "gated": (b"Access to model owner/name is restricted.", "a server's message"),
-    "not signed in": (b"Invalid username or password.", "a server's message"),
-    "JSON error": (b'{"error": "Repository not found"}', "a server's message"),
-    "JSON message": (b'{"message": "Not Found"}', "a server's message"),
-    "zip": (b"PK\3\4" + bytes(99), "pickle.*pytorch_model.bin"),
-    "pickle": (b"\x80\2}q\0.", "pickle.*pytorch_model.bin"),
-    "old file of PyTorch": (b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle"),
-    "pickle of today": (b"\x80\4\x95\x10" + bytes(7) + b"}.", "pickle"),
+    "web page": (b"\n<!DOCTYPE html>\n<html>", WEB_PAGE),
+    "web page without a type": (b"<HTML>", WEB_PAGE),
+    "XML": (b'<?xml version="1.0"?><Error>', WEB_PAGE),
+    "error of the hub": (b"Entry not found", MESSAGE),
+    "error of GitHub": (b"404: Not Found", MESSAGE),
+    "no repository": (b"Repository not found", MESSAGE),
+    "gated": (b"Access to model owner/name is restricted.", MESSAGE),
+    "not signed in": (b"Invalid username or password.", MESSAGE),
+    "JSON error": (b'{"error": "Repository not found"}', MESSAGE),
+    "JSON message": (b'{"message": "Not Found"}', MESSAGE),
+    "zip": (b"PK\3\4" + bytes(99), PICKLE),
+    "pickle": (b"\x80\2}q\0.", PICKLE),
+    "old file of PyTorch": (b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", PICKLE),
+    "pickle of today": (b"\x80\4\x95\x10" + bytes(7) + b"}.", PICKLE),
 }
 
 
@@ -706,7 +728,27 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path, model, name, content, m
     (tmp_path / name).write_bytes(content)
     is_of_tokenizer = name in ("merges.txt", "tokenizer.json")
     function = tiedgpt.load_tokenizer if is_of_tokenizer else tiedgpt.load_model
-    refuses(f"{name} is .*{message}", function, tmp_path)
+    refuses(f"^{re.escape(f'{tmp_path / name} {message}')}$", function, tmp_path)
+
+
+def test_a_pickle_of_each_kind_is_known_by_its_first_bytes(tmp_path):
+    write_config(tmp_path, SMALL)
+    path = tmp_path / "model.safetensors"
+    for protocol in (b"\x80\2", b"\x80\3"):
+        for instruction in (b"}", b"]", b"(", b"c", b"\x8a"):
+            path.write_bytes(protocol + instruction + b"0123456789")
+            refuses(PICKLE, tiedgpt.load_model, path)
+    path.write_bytes(b"\x80\5\x95\x10" + bytes(7) + b"}.")
+    refuses(PICKLE, tiedgpt.load_model, path)
+
+
+def test_a_name_that_only_quantised_weights_have():
+    names = ["weight.quant_map", "weight.quant_state.bitsandbytes__nf4", "biases", "qzeros"]
+    names += ["g_idx", "weight_scale", "SCB", "weight.absmax", "scales", "qweight"]
+    for name in names:
+        name = f"h.0.mlp.c_fc.{name}"
+        assert first_of_quantised(["h.0.mlp.c_fc.weight", name, "h.1.x.SCB"]) == name
+    assert first_of_quantised(["h.0.mlp.c_fc.bias", "h.0.scales.weight", "SCB", 7]) == ""
 
 
 def test_a_file_that_has_such_words_inside_is_read(tmp_path, model):
@@ -841,10 +883,11 @@ def test_names_that_begin_in_another_way(tmp_path, model, prefix):
 
 
 def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
-    for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best"):
+    for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best", "checkpoint-²"):
         (tmp_path / name).mkdir()
     (tmp_path / "checkpoint-2000").touch()
-    refuses(r"such as .*/checkpoint-1000\)$", tiedgpt.load_model, tmp_path)
+    message = "it holds checkpoints of a training: give one of them, such as"
+    refuses(rf"\({message} {tmp_path}/checkpoint-1000\)$", tiedgpt.load_model, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -963,7 +1006,8 @@ def write_index(directory, weight_map: object) -> None:
 def test_an_index_that_names_no_safetensors_file_beside_it(tmp_path, model, file):
     """The index says that wte is in `file`."""
     write_shards(tmp_path, model)
-    write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": file})
+    names = {**read_weight_map(tmp_path), "wte.weight": file, "z": "../z.safetensors"}
+    write_index(tmp_path, names)
     message = (
         f'{tmp_path}/model.safetensors.index.json: "weight_map" must map tensor names to '
         f".safetensors or .bin files beside it, got {short_repr(file)}"
@@ -1048,6 +1092,7 @@ def test_an_index_without_a_map(tmp_path, model, weight_map):
 # The files beside a model are copied as they are
 
 OTHER_FILES = {
+    "added_tokens.json": b'{"<pad>": 262}',
     "tokenizer_config.json": b'{"pad_token": "<pad>", "model_max_length": 9}',
     "special_tokens_map.json": b'{"pad_token": "<pad>"}',
     "chat_template.jinja": b"{{ messages }}",
@@ -1147,10 +1192,15 @@ def test_a_completed_copy_has_the_files_of_the_source_as_they_are(run, tmp_path,
 
 
 def test_a_note_says_that_the_copy_has_no_tokenizer(tmp_path):
-    (tmp_path / "generation_config.json").write_text("{}")
-    notes = []
-    assert Opened(tmp_path).copied_files(notes.append) == {"generation_config.json": b"{}"}
-    assert "without a tokenizer" in notes[0]
+    files = {"generation_config.json": b"{}"}
+    for more in ({}, {"vocab.json": b"{}"}):
+        files |= more
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(content)
+        notes = []
+        assert Opened(tmp_path).copied_files(notes.append) == files
+        error = refuses("^", tiedgpt.load_tokenizer, tmp_path)
+        assert notes == [f"{error}; the copy is written without a tokenizer"]
 
 
 @pytest.mark.parametrize("words", [["untie"], ["resize", "--vocab-size", "270"]], ids=" ".join)

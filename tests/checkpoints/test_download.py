@@ -426,6 +426,12 @@ def test_a_part_is_verified_before_it_is_a_model(weights_folder, hub_server, hub
     assert_whole(download(NAME), hub_files)
 
 
+def test_how_long_a_server_may_take():
+    """Seconds to connect, for more data, and before the second attempt and the last one."""
+    assert module.TIMEOUT == (10, 30)
+    assert (module.DELAY * 2, module.DELAY * 2 ** (module.ATTEMPTS - 1)) == (1, 16)
+
+
 def test_how_long_it_waits(hub_server, monkeypatch):
     """Twice as long after each attempt without a new byte, but as long as the server asks for."""
     slept = []

@@ -27,6 +27,7 @@ from support.torch_files import torch_file
 
 import tiedgpt
 from tiedgpt import Config
+from tiedgpt.checkpoints.files import adapter_tensors
 from tiedgpt.checkpoints.names import LAYOUTS
 from tiedgpt.checkpoints.opened import Opened
 from tiedgpt.errors import TiedGPTWarning
@@ -129,6 +130,7 @@ def test_the_files_of_a_tokenizer_are_copied_as_they_are(tmp_path):
     merges = (SHIPPED / "merges.txt").read_bytes().replace(b"#version: 0.2", b"#version: 0.1")
     settings = b'{"model_max_length": 32}'
     (model / "merges.txt").write_bytes(merges)
+    (model / "vocab.bpe").write_bytes(b"of OpenAI, which counts where there is no merges.txt")
     (model / "tokenizer_config.json").write_bytes(settings)
     copied = Opened(model).copied_files()
     assert copied["merges.txt"] == merges
@@ -197,6 +199,9 @@ def test_the_weights_of_an_adapter_may_be_a_file_of_torch(tmp_path):
     name = "base_model.model.transformer.wte.weight"
     both = adapter_beside(tmp_path, {name: np.ones((2, 2), np.float32)})
     assert both.adapter.endswith(f"; it changes the head: adapter_model.safetensors has '{name}'")
+    assert list(adapter_tensors(tmp_path)) == [name]
+    (tmp_path / "adapter_config.json").unlink()  # without it, they may be of anything
+    assert adapter_tensors(tmp_path) == {}
 
 
 def test_what_is_said_of_an_adapter(tmp_path):
@@ -219,7 +224,7 @@ def test_what_is_said_of_an_adapter(tmp_path):
     assert "do not merge it into a tied model" in changed
 
     replaced = {"base_model.model.lm_head.weight": ones}
-    saved = adapter_beside(tmp_path / "saved", replaced).adapter
+    saved = adapter_beside(tmp_path / "saved", of_layer | replaced).adapter
     assert "compare its logits before and after" in saved
 
     of_another = {
@@ -229,7 +234,9 @@ def test_what_is_said_of_an_adapter(tmp_path):
     assert "head" not in adapter_beside(tmp_path / "another", of_another).adapter
 
     of_wte = {"base_model.model.transformer.wte.lora_embedding_A": ones}
-    assert "; it changes the head: " in adapter_beside(tmp_path / "wte", of_wte).adapter
+    changed = adapter_beside(tmp_path / "wte", of_wte).adapter
+    assert "; it changes the head: " in changed
+    assert "do not merge it into a tied model" in changed
 
     opened = adapter_beside(tmp_path / "damaged", of_head)
     file = tmp_path / "damaged" / "adapter_model.safetensors"
