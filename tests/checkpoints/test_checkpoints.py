@@ -58,6 +58,18 @@ def test_arrays_in_columns_and_in_float64_are_written_with_their_values(tmp_path
     assert_same(tiedgpt.load_model(tmp_path), model)
 
 
+def test_the_class_of_a_tokenizer_is_not_written_beside_another_tokenizer(tmp_path):
+    """Without a tokenizer, the field stays."""
+    others = {"tokenizer_class": "BertTokenizer", "pad_token_id": 7}
+    model = random_model(replace(SMALL, vocab_size=257, others=others))
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "new")
+    tiedgpt.save_model(model, None, tmp_path / "none")
+    for name in ("new", "none"):
+        fields = json.loads((tmp_path / name / "config.json").read_text())
+        assert fields["pad_token_id"] == 7
+        assert ("tokenizer_class" in fields) == (name == "none")
+
+
 def test_numbers_of_numpy_in_a_configuration_are_written(tmp_path, model):
     """json.dumps alone would refuse them."""
     config = replace(
@@ -78,7 +90,7 @@ def test_a_field_of_a_configuration_that_cannot_be_written(tmp_path):
     It refuses, too, what is nested too deeply, and a list that is in itself.
     """
     deep = []
-    for _ in range(100_000):
+    for _ in range(5_000):
         deep = [deep]
     circle = []
     circle.append(circle)
@@ -441,7 +453,7 @@ def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model
     [
         ("config.json", b"{", "not JSON"),
         ("config.json", b"\xff", "not JSON: 'utf-8' codec"),
-        ("config.json", b'{"a":' * 100_000, "not JSON: "),
+        ("config.json", b'{"a":' * 5_000, "not JSON: "),
         ("config.json", b'{"model_type": "gpt2", "n_embd": NaN}', "NaN"),
         ("config.json", b'{"n_embd": NaN}', "NaN"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 2, "n_embd": 2}', "'n_embd' .* twice"),
@@ -616,9 +628,9 @@ FOLDERS = {  # a program -> files of its folder, and what the message says of th
         "model-10.index is of TensorFlow: put the hparams.json of its model beside it",
     ),
     "PyTorch": (
-        ["ckpt.pth", "optimizer.pt"],
-        "ckpt.pth is a file of PyTorch: `-m FILE` and load_model(FILE) read the model in it, with "
-        f"config.json beside it unless nanoGPT wrote it {SEE}",
+        ["my_optimizer.pth", "optimizer.pt"],
+        "my_optimizer.pth is a file of PyTorch: `-m FILE` and load_model(FILE) read the model in "
+        f"it, with config.json beside it unless nanoGPT wrote it {SEE}",
     ),
 }
 
@@ -654,7 +666,7 @@ def test_weights_without_a_configuration_are_named(tmp_path, model, name):
     (tmp_path / "config.json").unlink()
     (tmp_path / "model.safetensors").rename(tmp_path / name)
     (tmp_path / "optimizer.bin").write_bytes(b"PK\x03\x04")
-    message = rf"there is {name}: put the config\.json of its model beside it"
+    message = rf"no config\.json \(there is {name}: put the config\.json of its model beside it\)$"
     refuses(message, tiedgpt.load_model, tmp_path)
 
 
@@ -890,13 +902,25 @@ def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
     refuses(rf"\({message} {tmp_path}/checkpoint-1000\)$", tiedgpt.load_model, tmp_path)
 
 
+SHARD = "{} is one of several files: get {}.index.json, which lists them, too"
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("model.fp16.safetensors", r"there is model\.fp16\.safetensors: give this file"),
-        ("model-00001-of-00002.safetensors", r"get model\.safetensors\.index\.json"),
-        ("pytorch_model-00001-of-00002.bin", r"get pytorch_model\.bin\.index\.json"),
-        ("pytorch_model.fp16.bin", r"fp16\.bin may be a file of PyTorch, which `-m FILE` reads"),
+        ("model.fp16.safetensors", "there is model.fp16.safetensors: give this file"),
+        (
+            "model-00001-of-00002.safetensors",
+            SHARD.format("model-00001-of-00002.safetensors", "model.safetensors"),
+        ),
+        (
+            "pytorch_model-00001-of-00002.bin",
+            SHARD.format("pytorch_model-00001-of-00002.bin", "pytorch_model.bin"),
+        ),
+        (
+            "pytorch_model.fp16.bin",
+            f"pytorch_model.fp16.bin {WEIGHTS_OF_OTHERS['model_124M.bin']} {SEE}",
+        ),
     ],
 )
 def test_weights_under_another_name_are_named(tmp_path, model, name, message):
@@ -904,7 +928,9 @@ def test_weights_under_another_name_are_named(tmp_path, model, name, message):
     (tmp_path / "model.safetensors").rename(tmp_path / name)
     if name.endswith(".bin"):
         (tmp_path / name).write_bytes(torch_file(model.parameters))
-    refuses(message, tiedgpt.load_model, tmp_path)
+    lack = "neither model.safetensors nor model.safetensors.index.json"
+    error = refuses("is not a checkpoint", tiedgpt.load_model, tmp_path)
+    assert error == f"{tmp_path} is not a checkpoint: it has {lack} ({message})"
     assert_same(tiedgpt.load_model(tmp_path / name), model)  # all parameters are in this file
 
 
@@ -1099,6 +1125,7 @@ OTHER_FILES = {
     "chat_template.json": b'{"chat_template": "{{ messages }}"}',
     "generation_config.json": b'{"do_sample": true, "pad_token_id": 262}',
     "additional_chat_templates/rag.jinja": b"{{ documents }}",
+    "additional_chat_templates/tools.jinja": b"{{ tools }}",
 }
 
 

@@ -135,17 +135,15 @@ def test_a_model_without_one_of_its_shards_is_not_whole(home, index, ending):
     refuses("someone/sharded is not on this machine", find_here, "someone/sharded")
 
 
-@pytest.mark.parametrize(
-    "index",
-    ["{", "{}", '{"weight_map": []}', '{"weight_map": {"a": []}}', '{"weight_map": {"a": 1}}'],
-)
-def test_a_model_with_a_damaged_index_is_found_and_refused(home, index):
+def test_a_model_with_a_damaged_index_is_found_and_refused(home):
     """It hides neither itself nor other models."""
     folder = write(home / CHOSEN / "gpt2", SHARDED)
-    (folder / INDEX).write_text(index)
     other = write(home / DOWNLOADS / "someone" / "other")
-    assert models_here() == {"gpt2": folder, "someone/other": other}
-    refuses(f"{INDEX}: ", lambda: Opened(find_here("gpt2")).saved)
+    for weight_map in ("", None, "[]", '{"a": []}', '{"a": 1}'):
+        index = f'{{"weight_map": {weight_map}}}'
+        (folder / INDEX).write_text("{}" if weight_map is None else index)
+        assert models_here() == {"gpt2": folder, "someone/other": other}
+        refuses(f"{INDEX}: ", lambda: Opened(find_here("gpt2")).saved)
 
 
 def test_a_folder_with_the_name_of_a_file_of_a_model_is_no_file(home):
