@@ -8,7 +8,7 @@ import json
 import mmap
 import os
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from tiedgpt.checkpoints.files import first_of_quantised
 from tiedgpt.checkpoints.tensors import Tensor
 from tiedgpt.checkpoints.writing import tokenizer_files
 from tiedgpt.errors import ArgumentError, TiedGPTWarning, short_repr
+from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import EOT
 
 UNTIED = SMALL.with_head("untied")
@@ -1182,6 +1183,59 @@ def test_openais_files_get_the_names_that_transformers_knows(tmp_path, monkeypat
 def test_the_tokens_of_a_written_vocabulary_are_in_the_order_of_their_ids():
     ids = json.loads(tokenizer_files(Tokenizer(SMALL_MERGES))["vocab.json"])
     assert list(ids.values()) == list(range(len(ids)))
+
+
+def test_the_files_that_a_tokenizer_needs():
+    """More than its vocabulary if transformers would give other ids without them."""
+    fast = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    space = {"add_prefix_space": True}
+    stripped = {EOT: Flags(lstrip=True)}
+    cases = [  # a tokenizer, its tokenizer_config.json, and whether it has a tokenizer.json
+        (Tokenizer(SMALL_MERGES), None, False),
+        (Tokenizer(SMALL_MERGES, {}), fast, True),
+        (Tokenizer(SMALL_MERGES, {"<s>": 261}), fast, True),
+        (Tokenizer(SMALL_MERGES, prefix_space=True), space, True),
+        (Tokenizer(SMALL_MERGES, {}, prefix_space=True), fast | space, True),
+        (Tokenizer(SMALL_MERGES, flags=stripped), None, True),
+    ]
+    for tokenizer, settings, has_json in cases:
+        files = tokenizer_files(tokenizer)
+        written = json.loads(files.pop("tokenizer_config.json", b"null"))
+        assert written == settings
+        assert ("tokenizer.json" in files) == has_json
+        merges = "".join(f"{left} {right}\n" for left, right in SMALL_MERGES)
+        assert files["merges.txt"].decode() == f"#version: 0.2\n{merges}"
+        assert json.loads(files["vocab.json"]) == tokenizer.ids
+
+
+def test_the_fields_of_a_tokenizer_json_are_those_that_transformers_writes():
+    tokenizer = Tokenizer(
+        SMALL_MERGES, {"<s>": 261}, flags={"<s>": Flags(lstrip=True)}, prefix_space=True
+    )
+    byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    token = {"id": 261, "content": "<s>", **asdict(Flags(lstrip=True))}
+    assert json.loads(tokenizer_files(tokenizer)["tokenizer.json"]) == {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [token],
+        "normalizer": None,
+        "pre_tokenizer": byte_level | {"add_prefix_space": True},
+        "post_processor": None,
+        "decoder": byte_level | {"add_prefix_space": False},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": tokenizer.ids,
+            "merges": [list(pair) for pair in SMALL_MERGES],
+        },
+    }
 
 
 def test_a_vocabulary_that_transformers_cannot_read_is_completed(tmp_path):
