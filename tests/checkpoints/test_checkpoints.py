@@ -8,7 +8,7 @@ import json
 import mmap
 import os
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +23,11 @@ from support.vocabularies import added_token, tokenizer_json
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import Opened, json_files, safetensors, tensorflow
+from tiedgpt.checkpoints.files import first_of_quantised
 from tiedgpt.checkpoints.tensors import Tensor
 from tiedgpt.checkpoints.writing import tokenizer_files
 from tiedgpt.errors import ArgumentError, TiedGPTWarning, short_repr
+from tiedgpt.gpt2.special_tokens import Flags
 from tiedgpt.gpt2.tokenizer import EOT
 
 UNTIED = SMALL.with_head("untied")
@@ -57,6 +59,18 @@ def test_arrays_in_columns_and_in_float64_are_written_with_their_values(tmp_path
     assert_same(tiedgpt.load_model(tmp_path), model)
 
 
+def test_the_class_of_a_tokenizer_is_not_written_beside_another_tokenizer(tmp_path):
+    """Without a tokenizer, the field stays."""
+    others = {"tokenizer_class": "BertTokenizer", "pad_token_id": 7}
+    model = random_model(replace(SMALL, vocab_size=257, others=others))
+    tiedgpt.save_model(model, Tokenizer([]), tmp_path / "new")
+    tiedgpt.save_model(model, None, tmp_path / "none")
+    for name in ("new", "none"):
+        fields = json.loads((tmp_path / name / "config.json").read_text())
+        assert fields["pad_token_id"] == 7
+        assert ("tokenizer_class" in fields) == (name == "none")
+
+
 def test_numbers_of_numpy_in_a_configuration_are_written(tmp_path, model):
     """json.dumps alone would refuse them."""
     config = replace(
@@ -72,35 +86,53 @@ def test_numbers_of_numpy_in_a_configuration_are_written(tmp_path, model):
 
 
 def test_a_field_of_a_configuration_that_cannot_be_written(tmp_path):
-    """Fields that tiedgpt does not use are given to json.dumps, which refuses numbers of NumPy."""
+    """Fields that tiedgpt does not use are given to json.dumps, which refuses numbers of NumPy.
+
+    It refuses, too, what is nested too deeply, and a list that is in itself.
+    """
+    deep = []
+    for _ in range(5_000):
+        deep = [deep]
+    circle = []
+    circle.append(circle)
     model = random_model(replace(SMALL, others={"pad_token_id": np.int64(7)}))
-    refuses(r"config\.json", tiedgpt.save_model, model, None, tmp_path / "new")
+    message = r"^config\.json cannot be written: Object of type int64 is not JSON serializable$"
+    refuses(message, tiedgpt.save_model, model, None, tmp_path / "new")
+    for value in (deep, circle):
+        model = random_model(replace(SMALL, others={"pad_token_id": value}))
+        refuses("cannot be written: ", tiedgpt.save_model, model, None, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("argument", "value", "message"),
     [
-        ("directory", "", "the directory must be .*, got ''"),
+        ("directory", "", "the directory must be a path, got ''"),
         ("directory", "a\0b", r"'a\\x00b' is not the name of a file"),
-        ("directory", 7, "the directory must be .*, got 7"),
-        ("model", "gpt2", "the model must be .*, got 'gpt2'"),
-        ("tokenizer", 1, "the tokenizer must be .*, got 1"),
+        ("directory", 7, "the directory must be a path, got 7"),
+        ("directory", b"new", "the directory must be a path, got b'new'"),
+        ("model", "gpt2", "the model must be a GPT2, got 'gpt2'"),
+        ("tokenizer", 1, "the tokenizer must be a Tokenizer or None, got 1"),
+        ("tokenizer", "", "the tokenizer must be a Tokenizer or None, got ''"),
     ],
 )
 def test_arguments_that_cannot_be_saved(tmp_path, monkeypatch, model, argument, value, message):
     monkeypatch.chdir(tmp_path)
     right = {"model": model, "tokenizer": None, "directory": "new"}
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=f"^{message}$"):
         tiedgpt.save_model(**(right | {argument: value}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tokenizer_of_another_size_is_written_with_a_warning(tmp_path):
     """The warning names the file of the line that calls save_model, which is this file."""
-    with pytest.warns(TiedGPTWarning, match="has 257 tokens, .* 101$") as caught:
+    message = "^the tokenizer has 257 tokens, and the model has {}$"
+    with pytest.warns(TiedGPTWarning, match=message.format(101)) as caught:
         tiedgpt.save_model(random_model(), Tokenizer([]), tmp_path)
     assert caught[0].filename == __file__
+    larger = random_model(replace(SMALL, vocab_size=258))
+    with pytest.warns(TiedGPTWarning, match=message.format(258)):
+        tiedgpt.save_model(larger, Tokenizer([]), tmp_path / "larger")
     with pytest.warns(TiedGPTWarning, match="ids up to 256, .* of 101 tokens"):
         assert tiedgpt.load_tokenizer(tmp_path).vocab_size == 257
 
@@ -218,6 +250,7 @@ def test_a_checkpoint_that_says_tied_with_a_copy_of_wte_is_loaded_tied(copied_he
     path = copied_head("tied")
     assert_same(tiedgpt.load_model(path), model)
     assert Opened(path).config.head == "tied"
+    assert not Opened(path).contradicts_config
     assert Opened(path).has_head
 
 
@@ -226,10 +259,15 @@ def test_a_checkpoint_that_says_tied_with_another_matrix_is_loaded_untied(other_
     path = other_head("tied")
     with pytest.warns(TiedGPTWarning) as caught:
         assert_same(tiedgpt.load_model(path), random_model(UNTIED))
-    assert "untied, as transformers 5 reads it" in str(caught[0].message)
-    assert "transformers 4 reads it as tied" in str(caught[0].message)
+    assert str(caught[0].message) == (
+        f"{path}: config.json says tied, but the file has another lm_head.weight, which is used: "
+        "untied, as transformers 5 reads it; transformers 4 reads it as tied, as head "
+        '"tied" does here; for untied everywhere, write "tie_word_embeddings": false into '
+        "config.json"
+    )
     assert caught[0].filename == __file__  # the warning is about the call of load_model
     assert Opened(path).config.head == "untied"
+    assert Opened(path).contradicts_config
 
 
 def test_a_matrix_that_differs_from_wte_in_one_number_is_used(tmp_path, model):
@@ -274,7 +312,9 @@ def test_a_configuration_is_read_without_weights(other_head, damage):
 
 
 def test_a_checkpoint_that_says_untied_is_loaded_untied(other_head):
-    assert_same(tiedgpt.load_model(other_head("untied")), random_model(UNTIED))
+    path = other_head("untied")
+    assert_same(tiedgpt.load_model(path), random_model(UNTIED))
+    assert not Opened(path).contradicts_config
 
 
 def test_a_checkpoint_that_says_untied_with_a_copy_of_wte_is_loaded_untied(copied_head, model):
@@ -282,8 +322,12 @@ def test_a_checkpoint_that_says_untied_with_a_copy_of_wte_is_loaded_untied(copie
 
 
 def test_a_checkpoint_that_says_untied_without_a_matrix_is_refused(no_head):
-    message = r'no lm_head\.weight; load it with head "tied", or "unt'
-    refuses(message, tiedgpt.load_model, no_head("untied"))
+    path = no_head("untied")
+    message = (
+        f'^{path}: config.json says "tie_word_embeddings": false but there is no lm_head.weight; '
+        'load it with head "tied", or "untied" to start from a copy of wte.T$'
+    )
+    refuses(message, tiedgpt.load_model, path)
 
 
 @pytest.mark.parametrize("head_of_config", ["tied", "untied"])
@@ -317,9 +361,13 @@ def test_a_tied_matrix_may_be_stored_under_its_other_name(tmp_path, model, head)
     ],
 )
 def test_another_head_beside_the_model_is_left_out_with_one_warning(tmp_path, model, other):
-    more = {other: np.ones(3, np.float32), "classifier.bias": np.ones(2, np.float32)}
+    more = {other: np.ones(3, np.float32), "transformer.classifier.bias": np.ones(2, np.float32)}
     write_tensors(tmp_path, model.parameters | more)
-    with pytest.warns(TiedGPTWarning, match=f"{other}, classifier.bias") as caught:
+    message = (
+        f"^{tmp_path}: {', '.join(more)}: of another head than the one that predicts tokens, so it "
+        "is not used$"
+    )
+    with pytest.warns(TiedGPTWarning, match=message) as caught:
         assert_same(tiedgpt.load_model(tmp_path), model)
     assert [warning.filename for warning in caught] == [__file__]
     write_tensors(tmp_path, model.parameters | {f"x{other}": more[other]})
@@ -352,7 +400,14 @@ def change_tensors(tensors: dict[str, np.ndarray]) -> dict[str, tuple[dict[str, 
         ),
         "shape": ({**tensors, "wpe.weight": wpe.T}, r"wpe\.weight has shape \(21, 31\)"),
         "head's shape": ({**tensors, "lm_head.weight": wpe}, r"lm_head\.weight has shape"),
-        "twice": ({**tensors, "transformer.wte.weight": wte}, r"'wte\.weight' is there twice"),
+        "twice": (
+            {**tensors, "transformer.wte.weight": wte},
+            "/model.safetensors: 'wte.weight' is there twice, with and without \"transformer.\"$",
+        ),
+        "head twice": (
+            {**tensors, "lm_head.weight": wte, "transformer.lm_head.weight": wte},
+            "'lm_head.weight' is there twice, with and without",
+        ),
         "mask of none": ({**tensors, "h.attn.bias": wte}, r"'h\.attn\.bias' is not one of"),
         "like a mask": ({**tensors, "xh.0.attn.bias": wte}, r"'xh\.0\.attn\.bias' is not one of"),
     }
@@ -399,19 +454,21 @@ def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model
     [
         ("config.json", b"{", "not JSON"),
         ("config.json", b"\xff", "not JSON: 'utf-8' codec"),
+        ("config.json", b'{"a":' * 5_000, "not JSON: "),
         ("config.json", b'{"model_type": "gpt2", "n_embd": NaN}', "NaN"),
         ("config.json", b'{"n_embd": NaN}', "NaN"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 2, "n_embd": 2}', "'n_embd' .* twice"),
         ("config.json", b'{"model_type": "bert"}', "model_type is 'bert'"),
+        ("config.json", b'{"model_type": "mamba2", "limit": Infinity}', "model_type is 'mamba2'"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 20.5}', "n_embd"),
         ("generation_config.json", b'{"eos_token_id": "end"}', "eos_token_id .*'end'"),
-        ("generation_config.json", b"[]", "object"),
+        ("generation_config.json", b"[]", r"expected a JSON object, got \[\]$"),
     ],
 )
 def test_a_file_that_is_wrong_is_named(tmp_path, model, file, content, message):
     write_tensors(tmp_path, model.parameters)
     (tmp_path / file).write_bytes(content)
-    refuses(f"{re.escape(file)}.*{message}", tiedgpt.load_model, tmp_path)
+    refuses(f"^{tmp_path / file}: .*{message}", tiedgpt.load_model, tmp_path)
 
 
 def test_a_file_hparams_json_beside_config_json_does_not_count(tmp_path, model):
@@ -419,6 +476,8 @@ def test_a_file_hparams_json_beside_config_json_does_not_count(tmp_path, model):
     write_tensors(tmp_path, model.parameters)
     (tmp_path / "hparams.json").write_text('{"learning_rate": 0.1}')
     assert_same(tiedgpt.load_model(tmp_path), model)
+    (tmp_path / "model.safetensors").unlink()
+    refuses(r"neither model\.safetensors", tiedgpt.load_model, tmp_path)
 
 
 @pytest.mark.parametrize("eos", [0, 5, [3, 4], None])
@@ -433,7 +492,14 @@ def test_a_text_file_that_is_too_large(tmp_path, model):
     write_tensors(tmp_path, model.parameters)
     size = 2**40  # bytes, which take no room on the disk
     os.truncate(tmp_path / "config.json", size)
-    refuses(rf"config\.json: {size} bytes", tiedgpt.load_model, tmp_path)
+    most = 2**25
+    message = f"^{tmp_path}/config.json: {size} bytes; expected at most {most}$"
+    refuses(message, tiedgpt.load_model, tmp_path)
+    write_config(tmp_path, SMALL)
+    (tmp_path / "merges.txt").touch()
+    os.truncate(tmp_path / "merges.txt", most + 1)
+    message = f"^{tmp_path}/merges.txt: {most + 1} bytes; expected at most {most}$"
+    refuses(message, tiedgpt.load_tokenizer, tmp_path)
 
 
 FORMATS = r" \(see weights/README\.md, Checkpoints of other programs\)$"  # the end of a message
@@ -457,30 +523,34 @@ def test_a_source_that_is_not_a_path(function, source):
 
 # Formats that are not read
 
+LOAD_ORIGINAL = "is not read; load the model.safetensors that it was made from"
 WEIGHTS_OF_OTHERS = {
-    "model_124M.bin": "llm.c",
-    "weights.NPZ": "NumPy",
-    "epoch=3.ckpt": "Lightning",
-    "model.gguf": "is not read",
-    "tf_model.h5": "is not read",
-    "model.onnx": "is not read",
-    "flax_model.msgpack": "is not read",
-    "model.keras": "is not read",
+    "model_124M.bin": (
+        "may be a file of PyTorch, which `-m FILE` reads with config.json beside it, or one of "
+        "llm.c, which is not read"
+    ),
+    "weights.NPZ": "holds arrays of NumPy; tiedgpt.from_state_dict makes a model of them",
+    "epoch=3.ckpt": "may be a file of PyTorch Lightning, which is not read; convert it",
+    "model.gguf": LOAD_ORIGINAL,
+    "tf_model.h5": LOAD_ORIGINAL,
+    "model.onnx": LOAD_ORIGINAL,
+    "flax_model.msgpack": LOAD_ORIGINAL,
+    "model.keras": LOAD_ORIGINAL,
 }
+SEE = "(see weights/README.md, Checkpoints of other programs)"
 README = Path(__file__).resolve().parents[2] / "weights" / "README.md"
 
 
 @pytest.mark.parametrize("name", WEIGHTS_OF_OTHERS)
 def test_the_error_says_what_to_do_with_weights_of_another_format(run, tmp_path, name):
     (tmp_path / name).write_bytes(b"\xb6\xd7\x34\1")
-    message = (
-        f"{name} .*{WEIGHTS_OF_OTHERS[name]}.*weights/README.md, Checkpoints of other programs"
-    )
-    refuses(message, tiedgpt.load_model, tmp_path / name)
-    refuses(rf"no config\.json \({message}", tiedgpt.load_model, tmp_path)
+    message = re.escape(f"{name} {WEIGHTS_OF_OTHERS[name]} {SEE}")
+    if name != "model_124M.bin":
+        refuses(rf"^{tmp_path}/{message}$", tiedgpt.load_model, tmp_path / name)
+    refuses(rf"no config\.json \({message}\)$", tiedgpt.load_model, tmp_path)
     write_tensors(tmp_path, random_model().parameters)
     (tmp_path / "model.safetensors").unlink()
-    refuses(rf"neither .* \({message}", tiedgpt.load_model, tmp_path)
+    refuses(rf"neither .* \({message}\)$", tiedgpt.load_model, tmp_path)
     if name != "weights.NPZ":  # which compare reads
         code, _, err = run("compare", "-m", "shakespeare-tied", str(tmp_path / name))
         assert code == 2
@@ -488,11 +558,18 @@ def test_the_error_says_what_to_do_with_weights_of_another_format(run, tmp_path,
 
 
 @pytest.mark.parametrize(
-    "name", ["model.ckpt.index", "model.ckpt.data-00000-of-00001", "model.safetensors.index.json"]
+    "name",
+    [
+        "model.ckpt.index",
+        "model.ckpt.data-00000-of-00001",
+        "model.safetensors.index.json",
+        "pytorch_model.bin.index.json",
+    ],
 )
 def test_for_one_of_several_files_the_error_asks_for_the_directory(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
-    refuses("give their directory$", tiedgpt.load_model, tmp_path / name)
+    message = f"^{tmp_path / name} is one of several files of a model; give their directory$"
+    refuses(message, tiedgpt.load_model, tmp_path / name)
 
 
 def test_a_directory_is_not_advised_in_its_own_place(tmp_path):
@@ -522,15 +599,40 @@ def test_files_of_a_training_that_hold_no_model_are_not_named(tmp_path, name):
     refuses(r"neither model\.safetensors nor [^(]*" + FORMATS, tiedgpt.load_model, tmp_path)
 
 
+MERGE_SHARDS = (
+    "is one of several parts of a model that FSDP trained: `accelerate merge-weights` makes one "
+    "model of them"
+)
 FOLDERS = {  # a program -> files of its folder, and what the message says of them
-    "DeepSpeed": (["latest", "zero_to_fp32.py", "rng_state_0.pth"], r"zero_to_fp32\.py \. merged"),
-    "FSDP": (["pytorch_model_fsdp_0/__0_0.distcp"], "fsdp_0 .* `accelerate merge-weights`"),
-    "FSDP's own": (["__0_0.distcp", ".metadata"], "distcp .* `accelerate merge-weights`"),
-    "OpenVINO": (["openvino_model.xml", "openvino_model.bin"], "of OpenVINO, which is not read"),
-    "CTranslate2": (["model.bin", "vocabulary.json"], "of CTranslate2, whose model.bin is not"),
-    "optimum": (["onnx/model.onnx"], "onnx is a folder of ONNX, which is not read"),
-    "rust-bert": (["rust_model.ot"], "rust_model.ot is of rust-bert, which is not read"),
-    "TensorFlow": (["model-10.index"], r"of TensorFlow: put the hparams\.json of its model"),
+    "DeepSpeed": (
+        ["latest", "zero_to_fp32.py", "rng_state_0.pth"],
+        "zero_to_fp32.py is DeepSpeed's, whose folders have the weights in parts: "
+        "`python zero_to_fp32.py . merged` makes one model of them",
+    ),
+    "FSDP": (["pytorch_model_fsdp_0/__0_0.distcp"], f"pytorch_model_fsdp_0 {MERGE_SHARDS}"),
+    "FSDP's own": (["__0_0.distcp", ".metadata"], f"__0_0.distcp {MERGE_SHARDS}"),
+    "OpenVINO": (
+        ["openvino_model.xml", "openvino_model.bin"],
+        f"openvino_model.bin is of OpenVINO, which {LOAD_ORIGINAL} {SEE}",
+    ),
+    "CTranslate2": (
+        ["model.bin", "vocabulary.json"],
+        f"vocabulary.json is of CTranslate2, whose model.bin {LOAD_ORIGINAL} {SEE}",
+    ),
+    "optimum": (["onnx/model.onnx"], f"onnx is a folder of ONNX, which {LOAD_ORIGINAL} {SEE}"),
+    "rust-bert": (
+        ["rust_model.ot"],
+        f"rust_model.ot is of rust-bert, which {LOAD_ORIGINAL} {SEE}",
+    ),
+    "TensorFlow": (
+        ["model-10.index", "model-9.index"],
+        "model-10.index is of TensorFlow: put the hparams.json of its model beside it",
+    ),
+    "PyTorch": (
+        ["my_optimizer.pth", "optimizer.pt"],
+        "my_optimizer.pth is a file of PyTorch: `-m FILE` and load_model(FILE) read the model in "
+        f"it, with config.json beside it unless nanoGPT wrote it {SEE}",
+    ),
 }
 
 
@@ -543,8 +645,11 @@ def test_the_folder_of_another_program_is_named(tmp_path, program, has_config):
         (tmp_path / file).write_bytes(bytes(200))
     if has_config:
         write_config(tmp_path, SMALL)
-    error = refuses(message, tiedgpt.load_model, tmp_path)
-    assert "file of PyTorch" not in error
+    lack = "neither model.safetensors nor model.safetensors.index.json"
+    if not has_config:
+        lack = "no config.json"
+    error = refuses("is not a checkpoint", tiedgpt.load_model, tmp_path)
+    assert error == f"{tmp_path} is not a checkpoint: it has {lack} ({message})"
 
 
 @pytest.mark.parametrize(
@@ -562,7 +667,7 @@ def test_weights_without_a_configuration_are_named(tmp_path, model, name):
     (tmp_path / "config.json").unlink()
     (tmp_path / "model.safetensors").rename(tmp_path / name)
     (tmp_path / "optimizer.bin").write_bytes(b"PK\x03\x04")
-    message = rf"there is {name}: put the config\.json of its model beside it"
+    message = rf"no config\.json \(there is {name}: put the config\.json of its model beside it\)$"
     refuses(message, tiedgpt.load_model, tmp_path)
 
 
@@ -582,7 +687,8 @@ def test_quantised_weights_are_named(tmp_path, model, program):
     write_tensors(tmp_path, tensors)
     sentence = "the weights are quantised, which is not read: load the model that"
     our_name = name[name.index("h.0") :]
-    refuses(f"{our_name}', so {sentence}", tiedgpt.load_model, tmp_path)
+    message = f"^{tmp_path}: has '{our_name}', so {sentence} they were made from$"
+    refuses(message, tiedgpt.load_model, tmp_path)
     refuses(sentence, tiedgpt.from_state_dict, tensors, None, SMALL, error=ArgumentError)
     for field in ("quantization_config", "quantization"):
         config_json = SMALL.to_json() | {field: config}
@@ -591,24 +697,31 @@ def test_quantised_weights_are_named(tmp_path, model, program):
         assert "another model" not in error
 
 
+WEB_PAGE = (
+    "is a web page, not the file: on the hub, the address of a file has /resolve/, and that of its "
+    "page /blob/"
+)
+MESSAGE = "is a server's message, not the file: download it again"
+PICKLE = "is a pickle or zip file, as PyTorch writes: name it pytorch_model.bin if it is one"
 STAND_INS = {  # the content of a file that is not what its name says -> what the message says
     "Git LFS": (
         b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n",
-        "git lfs pull",
+        "is a pointer of Git LFS, not the file: `git lfs pull` fetches it",
     ),
-    "web page": (b"\n<!DOCTYPE html>\n<html>", "a web page.*/resolve/"),
-    "XML": (b'<?xml version="1.0"?><Error>', "a web page"),
-    "error of the hub": (b"Entry not found", "a server's message"),
-    "error of GitHub": (b"404: Not Found", "a server's message"),
-    "no repository": (b"Repository not found", "a server's message"),
-    "gated": (b"Access to model owner/name is restricted.", "a server's message"),
-    "not signed in": (b"Invalid username or password.", "a server's message"),
-    "JSON error": (b'{"error": "Repository not found"}', "a server's message"),
-    "JSON message": (b'{"message": "Not Found"}', "a server's message"),
-    "zip": (b"PK\3\4" + bytes(99), "pickle.*pytorch_model.bin"),
-    "pickle": (b"\x80\2}q\0.", "pickle.*pytorch_model.bin"),
-    "old file of PyTorch": (b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle"),
-    "pickle of today": (b"\x80\4\x95\x10" + bytes(7) + b"}.", "pickle"),
+    "web page": (b"\n<!DOCTYPE html>\n<html>", WEB_PAGE),
+    "web page without a type": (b"<HTML>", WEB_PAGE),
+    "XML": (b'<?xml version="1.0"?><Error>', WEB_PAGE),
+    "error of the hub": (b"Entry not found", MESSAGE),
+    "error of GitHub": (b"404: Not Found", MESSAGE),
+    "no repository": (b"Repository not found", MESSAGE),
+    "gated": (b"Access to model owner/name is restricted.", MESSAGE),
+    "not signed in": (b"Invalid username or password.", MESSAGE),
+    "JSON error": (b'{"error": "Repository not found"}', MESSAGE),
+    "JSON message": (b'{"message": "Not Found"}', MESSAGE),
+    "zip": (b"PK\3\4" + bytes(99), PICKLE),
+    "pickle": (b"\x80\2}q\0.", PICKLE),
+    "old file of PyTorch": (b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", PICKLE),
+    "pickle of today": (b"\x80\4\x95\x10" + bytes(7) + b"}.", PICKLE),
 }
 
 
@@ -628,7 +741,34 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path, model, name, content, m
     (tmp_path / name).write_bytes(content)
     is_of_tokenizer = name in ("merges.txt", "tokenizer.json")
     function = tiedgpt.load_tokenizer if is_of_tokenizer else tiedgpt.load_model
-    refuses(f"{name} is .*{message}", function, tmp_path)
+    refuses(f"^{re.escape(f'{tmp_path / name} {message}')}$", function, tmp_path)
+
+
+def test_a_pickle_of_each_kind_is_known_by_its_first_bytes(tmp_path):
+    write_config(tmp_path, SMALL)
+    path = tmp_path / "model.safetensors"
+    for protocol in (b"\x80\2", b"\x80\3"):
+        for instruction in (b"}", b"]", b"(", b"c", b"\x8a"):
+            path.write_bytes(protocol + instruction + b"0123456789")
+            refuses(PICKLE, tiedgpt.load_model, path)
+    path.write_bytes(b"\x80\5\x95\x10" + bytes(7) + b"}.")
+    refuses(PICKLE, tiedgpt.load_model, path)
+
+
+def test_a_name_that_only_quantised_weights_have():
+    names = ["weight.quant_map", "weight.quant_state.bitsandbytes__nf4", "biases", "qzeros"]
+    names += ["g_idx", "weight_scale", "SCB", "weight.absmax", "scales", "qweight"]
+    for name in names:
+        name = f"h.0.mlp.c_fc.{name}"
+        assert first_of_quantised(["h.0.mlp.c_fc.weight", name, "h.1.x.SCB"]) == name
+    assert first_of_quantised(["h.0.mlp.c_fc.bias", "h.0.scales.weight", "SCB", 7]) == ""
+
+
+def test_a_file_that_has_such_words_inside_is_read(tmp_path, model):
+    note = "<!doctype html> 404: Not Found"
+    write_tensors(tmp_path, model.parameters)
+    (tmp_path / "config.json").write_text(json.dumps({"note": note} | SMALL.to_json()))
+    assert tiedgpt.load_model(tmp_path).config.others["note"] == note
 
 
 def test_an_adapter_and_its_base_are_named(tmp_path):
@@ -636,7 +776,10 @@ def test_an_adapter_and_its_base_are_named(tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
     for path in (tmp_path, tmp_path / "adapter_model.safetensors"):
-        refuses("adapter, 'LORA', .* 'gpt2-medium': merge it", tiedgpt.load_model, path)
+        message = f"of an adapter, 'LORA', for the model 'gpt2-medium': {COMPARE})"
+        refuses(f"{re.escape(message)}$", tiedgpt.load_model, path)
+    write_adapter(tmp_path, [LORA])
+    refuses(f": {MERGE}\\)$", tiedgpt.load_model, tmp_path)
 
 
 def write_adapter(directory: Path, names: list[str] | None, kind: str = "LORA") -> None:
@@ -650,16 +793,41 @@ def write_adapter(directory: Path, names: list[str] | None, kind: str = "LORA") 
 
 LORA = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
 LORA_HEAD = "base_model.model.lm_head.lora_A.weight"
+TIED = "PEFT 0.21.2 merges what is added to a tied matrix into both its uses"
+MERGE = "merge it with peft's merge_and_unload, and save that model to a new directory"
+COMPARE = f"{MERGE}, and compare its logits before and after: {TIED}"
 
 
 @pytest.mark.parametrize(
     ("names", "kind", "message", "check_code"),
     [
-        ([LORA], "LORA", "not used.*merge it with peft's merge_and_unload[^;]*$", 0),
-        ([LORA, LORA_HEAD], "LORA", f"changes the head: .* has '{LORA_HEAD}'", 1),
-        (["base_model.model.transformer.wte.weight"], "IA3", "changes the head.*wte.weight", 1),
-        ([LORA], "PREFIX_TUNING", "cannot be merged", 1),
-        (None, "LORA", "not known: its weights are not here", 1),
+        ([LORA], "LORA", MERGE, 0),
+        (
+            [LORA, LORA_HEAD, LORA_HEAD.replace("_A", "_B")],
+            "LORA",
+            f"do not merge it into a tied model: {TIED}; it changes the head: "
+            f"adapter_model.safetensors has '{LORA_HEAD}'",
+            1,
+        ),
+        (
+            ["base_model.model.transformer.wte.weight"],
+            "IA3",
+            f"{COMPARE}; it changes the head: adapter_model.safetensors has "
+            "'base_model.model.transformer.wte.weight'",
+            1,
+        ),
+        (
+            [LORA],
+            "PREFIX_TUNING",
+            "it adds to the prompt, so it cannot be merged into the weights, and is not read",
+            1,
+        ),
+        (
+            None,
+            "LORA",
+            f"{COMPARE}; whether it changes the head is not known: its weights are not here",
+            1,
+        ),
     ],
 )
 def test_an_adapter_beside_a_model_is_not_used_with_a_warning(
@@ -672,14 +840,19 @@ def test_an_adapter_beside_a_model_is_not_used_with_a_warning(
     """
     write_tensors(tmp_path / "model", model.parameters)
     write_adapter(tmp_path / "model", names, kind)
+    message = (
+        f"adapter_config.json is of an adapter, '{kind}', which lies beside the model and is not "
+        f"used, but which transformers may apply where peft is installed: {message}"
+    )
     for path in (tmp_path / "model", tmp_path / "model" / "model.safetensors"):
-        with pytest.warns(TiedGPTWarning, match=f"adapter_config.json.*{message}") as caught:
+        with pytest.warns(TiedGPTWarning) as caught:
             assert_same(tiedgpt.load_model(path), model)
+        assert [str(warning.message) for warning in caught] == [f"{path}: {message}"]
         assert [warning.filename for warning in caught] == [__file__]
     code, document, _ = run("check", str(tmp_path / "model"), "--json")
     [report] = json.loads(document)["models"]
     assert code == check_code
-    assert re.search(message, report["adapter"])
+    assert report["adapter"] == message
     code, out, _ = run("check", str(tmp_path / "model"))
     assert code == check_code
     assert " ".join(report["adapter"].split()) in " ".join(out.split())
@@ -689,7 +862,11 @@ def test_a_damaged_adapter_beside_a_model_is_not_used_with_a_warning(tmp_path, m
     """The model is whole. Without it, the damaged file is an error."""
     write_tensors(tmp_path, model.parameters)
     (tmp_path / "adapter_config.json").write_text('{"peft_type": ')
-    with pytest.warns(TiedGPTWarning, match="not used.*adapter_config.json: not JSON"):
+    message = (
+        "an adapter lies beside the model, and is not used nor known: .*/adapter_config.json: not "
+        "JSON: Expecting value"
+    )
+    with pytest.warns(TiedGPTWarning, match=message):
         assert_same(tiedgpt.load_model(tmp_path), model)
     code, document, _ = run("check", str(tmp_path), "--json")
     [report] = json.loads(document)["models"]
@@ -713,23 +890,38 @@ def test_a_copy_of_a_model_does_not_carry_the_adapter_silently(tmp_path, model, 
 @pytest.mark.parametrize("prefix", ["gpt.", "base_model.model.transformer."])
 def test_names_that_begin_in_another_way(tmp_path, model, prefix):
     write_tensors(tmp_path, {f"{prefix}{name}": x for name, x in model.parameters.items()})
-    refuses(f"begin with '{prefix}'", tiedgpt.load_model, tmp_path)
+    message = f"; the names of this file begin with '{prefix}', so remove it from each$"
+    error = refuses(message, tiedgpt.load_model, tmp_path)
+    assert error.startswith(f"{tmp_path}: parameter wte.weight is missing; ")
 
 
 def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
-    for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best"):
+    for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best", "checkpoint-²"):
         (tmp_path / name).mkdir()
     (tmp_path / "checkpoint-2000").touch()
-    refuses(r"such as .*/checkpoint-1000\)$", tiedgpt.load_model, tmp_path)
+    message = "it holds checkpoints of a training: give one of them, such as"
+    refuses(rf"\({message} {tmp_path}/checkpoint-1000\)$", tiedgpt.load_model, tmp_path)
+
+
+SHARD = "{} is one of several files: get {}.index.json, which lists them, too"
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("model.fp16.safetensors", r"there is model\.fp16\.safetensors: give this file"),
-        ("model-00001-of-00002.safetensors", r"get model\.safetensors\.index\.json"),
-        ("pytorch_model-00001-of-00002.bin", r"get pytorch_model\.bin\.index\.json"),
-        ("pytorch_model.fp16.bin", r"fp16\.bin may be a file of PyTorch, which `-m FILE` reads"),
+        ("model.fp16.safetensors", "there is model.fp16.safetensors: give this file"),
+        (
+            "model-00001-of-00002.safetensors",
+            SHARD.format("model-00001-of-00002.safetensors", "model.safetensors"),
+        ),
+        (
+            "pytorch_model-00001-of-00002.bin",
+            SHARD.format("pytorch_model-00001-of-00002.bin", "pytorch_model.bin"),
+        ),
+        (
+            "pytorch_model.fp16.bin",
+            f"pytorch_model.fp16.bin {WEIGHTS_OF_OTHERS['model_124M.bin']} {SEE}",
+        ),
     ],
 )
 def test_weights_under_another_name_are_named(tmp_path, model, name, message):
@@ -737,7 +929,9 @@ def test_weights_under_another_name_are_named(tmp_path, model, name, message):
     (tmp_path / "model.safetensors").rename(tmp_path / name)
     if name.endswith(".bin"):
         (tmp_path / name).write_bytes(torch_file(model.parameters))
-    refuses(message, tiedgpt.load_model, tmp_path)
+    lack = "neither model.safetensors nor model.safetensors.index.json"
+    error = refuses("is not a checkpoint", tiedgpt.load_model, tmp_path)
+    assert error == f"{tmp_path} is not a checkpoint: it has {lack} ({message})"
     assert_same(tiedgpt.load_model(tmp_path / name), model)  # all parameters are in this file
 
 
@@ -839,8 +1033,13 @@ def write_index(directory, weight_map: object) -> None:
 def test_an_index_that_names_no_safetensors_file_beside_it(tmp_path, model, file):
     """The index says that wte is in `file`."""
     write_shards(tmp_path, model)
-    write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": file})
-    refuses(re.escape(short_repr(file)), tiedgpt.load_model, tmp_path)
+    names = {**read_weight_map(tmp_path), "wte.weight": file, "z": "../z.safetensors"}
+    write_index(tmp_path, names)
+    message = (
+        f'{tmp_path}/model.safetensors.index.json: "weight_map" must map tensor names to '
+        f".safetensors or .bin files beside it, got {short_repr(file)}"
+    )
+    refuses(f"^{re.escape(message)}$", tiedgpt.load_model, tmp_path)
 
 
 def test_a_file_of_an_index_may_have_a_name_of_200_characters(tmp_path, model):
@@ -860,15 +1059,20 @@ def test_an_index_that_names_a_file_that_cannot_be_read(tmp_path, model, kind):
     if kind == "fifo":
         os.mkfifo(tmp_path / "fifo.safetensors")
     write_index(tmp_path, {**read_weight_map(tmp_path), "w": f"{kind}.safetensors"})
-    refuses(rf"{kind}\.safetensors: ", tiedgpt.load_model, tmp_path)
+    reason = {
+        "fifo": "is not a regular file",
+        "missing": "cannot be read: No such file or directory",
+    }
+    message = f"^{tmp_path / kind}.safetensors: {reason[kind]}$"
+    refuses(message, tiedgpt.load_model, tmp_path)
 
 
 def test_a_tensor_that_is_in_another_file_than_the_index_says(tmp_path, model):
     """wte is in a.safetensors, but the index says b.safetensors."""
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": "b.safetensors"})
-    message = r"index\.json: it and the files do not agree on tensor 'wte\.weight' in [ab]\."
-    refuses(message, tiedgpt.load_model, tmp_path)
+    message = "it and the files do not agree on tensor 'wte.weight' in a.safetensors"
+    refuses(f"^{tmp_path}/model.safetensors.index.json: {message}$", tiedgpt.load_model, tmp_path)
 
 
 def test_a_tensor_that_is_in_the_index_but_in_no_file(tmp_path, model):
@@ -908,18 +1112,21 @@ def test_a_tensor_that_is_in_two_files(tmp_path, model, name):
 def test_an_index_without_a_map(tmp_path, model, weight_map):
     write_shards(tmp_path, model)
     write_index(tmp_path, weight_map)
-    refuses("weight_map", tiedgpt.load_model, tmp_path)
+    got = re.escape(repr(weight_map))
+    refuses(f"files beside it, got {got}$", tiedgpt.load_model, tmp_path)
 
 
 # The files beside a model are copied as they are
 
 OTHER_FILES = {
+    "added_tokens.json": b'{"<pad>": 262}',
     "tokenizer_config.json": b'{"pad_token": "<pad>", "model_max_length": 9}',
     "special_tokens_map.json": b'{"pad_token": "<pad>"}',
     "chat_template.jinja": b"{{ messages }}",
     "chat_template.json": b'{"chat_template": "{{ messages }}"}',
     "generation_config.json": b'{"do_sample": true, "pad_token_id": 262}',
     "additional_chat_templates/rag.jinja": b"{{ documents }}",
+    "additional_chat_templates/tools.jinja": b"{{ tools }}",
 }
 
 
@@ -978,6 +1185,59 @@ def test_the_tokens_of_a_written_vocabulary_are_in_the_order_of_their_ids():
     assert list(ids.values()) == list(range(len(ids)))
 
 
+def test_the_files_that_a_tokenizer_needs():
+    """More than its vocabulary if transformers would give other ids without them."""
+    fast = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    space = {"add_prefix_space": True}
+    stripped = {EOT: Flags(lstrip=True)}
+    cases = [  # a tokenizer, its tokenizer_config.json, and whether it has a tokenizer.json
+        (Tokenizer(SMALL_MERGES), None, False),
+        (Tokenizer(SMALL_MERGES, {}), fast, True),
+        (Tokenizer(SMALL_MERGES, {"<s>": 261}), fast, True),
+        (Tokenizer(SMALL_MERGES, prefix_space=True), space, True),
+        (Tokenizer(SMALL_MERGES, {}, prefix_space=True), fast | space, True),
+        (Tokenizer(SMALL_MERGES, flags=stripped), None, True),
+    ]
+    for tokenizer, settings, has_json in cases:
+        files = tokenizer_files(tokenizer)
+        written = json.loads(files.pop("tokenizer_config.json", b"null"))
+        assert written == settings
+        assert ("tokenizer.json" in files) == has_json
+        merges = "".join(f"{left} {right}\n" for left, right in SMALL_MERGES)
+        assert files["merges.txt"].decode() == f"#version: 0.2\n{merges}"
+        assert json.loads(files["vocab.json"]) == tokenizer.ids
+
+
+def test_the_fields_of_a_tokenizer_json_are_those_that_transformers_writes():
+    tokenizer = Tokenizer(
+        SMALL_MERGES, {"<s>": 261}, flags={"<s>": Flags(lstrip=True)}, prefix_space=True
+    )
+    byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    token = {"id": 261, "content": "<s>", **asdict(Flags(lstrip=True))}
+    assert json.loads(tokenizer_files(tokenizer)["tokenizer.json"]) == {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [token],
+        "normalizer": None,
+        "pre_tokenizer": byte_level | {"add_prefix_space": True},
+        "post_processor": None,
+        "decoder": byte_level | {"add_prefix_space": False},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": tokenizer.ids,
+            "merges": [list(pair) for pair in SMALL_MERGES],
+        },
+    }
+
+
 def test_a_vocabulary_that_transformers_cannot_read_is_completed(tmp_path):
     """For tiedgpt, merges.txt is enough. transformers needs vocab.json, too. The copy has both."""
     files = tokenizer_files(Tokenizer(SMALL_MERGES))
@@ -1013,10 +1273,15 @@ def test_a_completed_copy_has_the_files_of_the_source_as_they_are(run, tmp_path,
 
 
 def test_a_note_says_that_the_copy_has_no_tokenizer(tmp_path):
-    (tmp_path / "generation_config.json").write_text("{}")
-    notes = []
-    assert Opened(tmp_path).copied_files(notes.append) == {"generation_config.json": b"{}"}
-    assert "without a tokenizer" in notes[0]
+    files = {"generation_config.json": b"{}"}
+    for more in ({}, {"vocab.json": b"{}"}):
+        files |= more
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(content)
+        notes = []
+        assert Opened(tmp_path).copied_files(notes.append) == files
+        error = refuses("^", tiedgpt.load_tokenizer, tmp_path)
+        assert notes == [f"{error}; the copy is written without a tokenizer"]
 
 
 @pytest.mark.parametrize("words", [["untie"], ["resize", "--vocab-size", "270"]], ids=" ".join)

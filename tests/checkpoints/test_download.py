@@ -10,6 +10,7 @@ client gives up after 6 attempts in a row without a new byte.
 """
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tqdm
 from support.checkpoint_files import write_shards
 from support.checks import refuses
 from support.commands import assert_one_error_line
@@ -36,7 +38,10 @@ from support.loopback_hub import (
     OTHER_COMMIT,
     WEIGHTS,
     Fault,
+    LoopbackHub,
+    git_hash,
     hidden_files,
+    running,
     visible_files,
 )
 from support.models import find_here, random_model
@@ -48,7 +53,7 @@ import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.checkpoints import download as module
 from tiedgpt.checkpoints import find_model, model_names
-from tiedgpt.checkpoints.download import download
+from tiedgpt.checkpoints.download import download, find_default
 from tiedgpt.checkpoints.model_names import MODELS, PYTORCH, PYTORCH_INDEX
 from tiedgpt.errors import CheckpointError, TiedGPTError
 from tiedgpt.gpt2.tokenizer import spelled_ids
@@ -83,20 +88,26 @@ ENDS_RIGHT = {  # the file, and the faults of the first answers with it
     "plain": (WEIGHTS, []),
     "cut at once": (WEIGHTS, [Fault(stop=0)]),
     "cut after a byte": (WEIGHTS, [Fault(stop=1)]),
-    "cut before the last byte": (WEIGHTS, [Fault(stop=-1)]),
+    "cut before the last byte": (WEIGHTS, [HALFWAY, Fault(stop=-1)]),
     "cut three times": (WEIGHTS, [Fault(stop=100), HALFWAY, Fault(stop=HALF + 1)]),
     "500, 502, 503, 408": (WEIGHTS, [Fault(500), Fault(502), Fault(503), Fault(408)]),
     "429": (WEIGHTS, [Fault(429, {"Retry-After": "0"}), Fault(429, {"Retry-After": "later"})]),
     "dropped": (WEIGHTS, [DROPPED]),
     "dropped at first": (CONFIG_FILE, [DROPPED]),
-    "408 of the hub itself": (CONFIG_FILE, [Fault(408)]),
+    "of the hub itself": (
+        CONFIG_FILE,
+        [Fault(408), Fault(429), Fault(stop=3), Fault(500), Fault(504)],
+    ),
     "stalled": (WEIGHTS, [Fault(stop=HALF, stalls=True)]),
     "no Range": (WEIGHTS, [HALFWAY, Fault(no_range=True, stop=9), Fault(no_range=True)]),
     "416": (WEIGHTS, [HALFWAY, Fault(416)]),
     "the link has expired": (WEIGHTS, [Fault(403), HALFWAY, Fault(403), Fault(410)]),
     "404 of the other host": (WEIGHTS, [Fault(404), HALFWAY, Fault(404)]),
     "small file": ("merges.txt", [DROPPED, Fault(503), Fault(stop=3), Fault(stop=1), Fault(429)]),
-    "one of each": (WEIGHTS, [Fault(503), Fault(stop=9), DROPPED, Fault(429), HALFWAY]),
+    "one of each": (
+        WEIGHTS,
+        [Fault(503), Fault(stop=9), DROPPED, Fault(429), HALFWAY, Fault(no_range=True)],
+    ),
 }
 
 
@@ -126,26 +137,56 @@ def test_after_faults_that_pass_the_files_are_right(
     assert hub_server.faults[file] == []  # each fault was met
 
 
-ENDS_IN_A_LINE = {  # the file, the fault of each answer with it, what the line says
-    "401": (CONFIG_FILE, Fault(401), r"answers 401: .* set HF_TOKEN"),
-    "403": (CONFIG_FILE, Fault(403), r"answers 403: .* set HF_TOKEN"),
-    "404": (CONFIG_FILE, Fault(404), r"no such repository, or no config\.json in it"),
-    "410": (CONFIG_FILE, Fault(410), "answers 410"),
-    "503": (WEIGHTS, Fault(503), "localhost answers 503; 6 attempts in a row"),
-    "404 of the other host": (WEIGHTS, Fault(404), "localhost answers 404; 6 attempts"),
-    "cut": (WEIGHTS, HALFWAY, "the connection was cut; 6 attempts .* continues from here"),
-    "wrong bytes": (WEIGHTS, WRONG_BYTES, "its hash is [0-9a-f]{64}, expected"),
-    "wrong bytes, small file": ("vocab.json", WRONG_BYTES, "its hash is [0-9a-f]{40}, expected"),
-    "too small a Content-Length": (WEIGHTS, Fault(headers={"Content-Length": "9"}), "its hash is"),
-    "no hash": ("merges.txt", Fault(headers={"ETag": '"5f-abc"'}), "names no hash"),
-    "no commit": (CONFIG_FILE, Fault(headers={"X-Repo-Commit": ""}), "commit main, the server"),
-    "another commit": ("vocab.json", Fault(headers={"X-Repo-Commit": "f" * 40}), "of commit 0123"),
+REFUSED = (
+    "127.0.0.1 answers {}: no such repository, or a private or gated one; check the name, or set "
+    "HF_TOKEN"
+)
+NO_DATA = "; 6 attempts in a row brought no data; the same command continues from here"
+ANOTHER_HASH = (
+    "its hash is [0-9a-f]{{{0}}}, expected [0-9a-f]{{{0}}}; what was received is deleted, and the "
+    "same command starts over"
+)
+WRONG_COMMIT = "expected a file of commit {}, the server names '{}'"
+# The file, the fault of each answer with it, and what the line says after the file's address.
+ENDS_IN_A_LINE = {
+    "401": (CONFIG_FILE, Fault(401), REFUSED.format(401)),
+    "403": (CONFIG_FILE, Fault(403), REFUSED.format(403)),
+    "410": (CONFIG_FILE, Fault(410), "127.0.0.1 answers 410"),
+    "503": (WEIGHTS, Fault(503), f"localhost answers 503{NO_DATA}"),
+    "404 of the other host": (WEIGHTS, Fault(404), f"localhost answers 404{NO_DATA}"),
+    "cut": (WEIGHTS, HALFWAY, f"the connection was cut{NO_DATA}"),
+    "wrong bytes": (WEIGHTS, WRONG_BYTES, ANOTHER_HASH.format(64)),
+    "wrong bytes, small file": ("vocab.json", WRONG_BYTES, ANOTHER_HASH.format(40)),
+    "too small a Content-Length": (
+        WEIGHTS,
+        Fault(headers={"Content-Length": "9"}),
+        ANOTHER_HASH.format(64),
+    ),
+    "no hash": (
+        "merges.txt",
+        Fault(headers={"ETag": '"5f-abc"'}),
+        "the server names no hash, so the file cannot be verified",
+    ),
+    "no commit": (
+        CONFIG_FILE,
+        Fault(headers={"X-Repo-Commit": ""}),
+        WRONG_COMMIT.format("main", ""),
+    ),
+    "another commit": (
+        "vocab.json",
+        Fault(headers={"X-Repo-Commit": OTHER_COMMIT}),
+        WRONG_COMMIT.format(COMMIT, OTHER_COMMIT),
+    ),
     "redirects in a circle": (
         WEIGHTS,
         Fault(302, {"Location": f"/{NAME}/resolve/{COMMIT}/{WEIGHTS}"}),
-        "cannot be reached: 'Exceeded 30 redirects",
+        "cannot be reached: 'Exceeded 30 redirects.'",
     ),
-    "redirect to no URL": (WEIGHTS, Fault(302, {"Location": "http://u:p@[/"}), "cannot be reached"),
+    "redirect to no URL": (
+        WEIGHTS,
+        Fault(302, {"Location": "http://u:p@[/"}),
+        "cannot be reached: .*",
+    ),
 }
 
 
@@ -155,8 +196,9 @@ def test_a_fault_that_lasts_is_one_line_and_no_model(
 ):
     """The line says what to do without a download. After the fault, the same call succeeds."""
     hub_server.faults[file] = lasting(fault)
-    error = refuses(message, download, NAME)
-    assert error.endswith(WITHOUT_A_DOWNLOAD.format(weights_folder / NAME))
+    address = f"127.0.0.1:{hub_server.server_port}/{NAME}/{file}"
+    advice = re.escape(WITHOUT_A_DOWNLOAD.format(weights_folder / NAME))
+    error = refuses(f"^{address}:? {message}{advice}$", download, NAME)
     assert "u:p" not in error  # a password
     is_small = file != WEIGHTS
     there = visible_files(weights_folder / NAME)
@@ -164,6 +206,17 @@ def test_a_fault_that_lasts_is_one_line_and_no_model(
     assert (CONFIG_FILE in there) != is_small  # it comes when all other small files are there
     hub_server.faults.clear()
     assert_whole(download(NAME), hub_files)
+
+
+def test_headers_and_codes_that_are_nearly_right(hub_server):
+    repository = module.Repository(NAME, "", lambda note: None)
+    commit = 41 * "f"
+    hub_server.faults[CONFIG_FILE] = [Fault(410), Fault(headers={"X-Repo-Commit": commit})]
+    refuses(f"/{CONFIG_FILE}: 127.0.0.1 answers 410$", repository.read, CONFIG_FILE)
+    refuses(f"{WRONG_COMMIT.format('main', commit)}$", repository.read, CONFIG_FILE)
+    assert repository.read(CONFIG_FILE)
+    hub_server.faults["merges.txt"] = [Fault(headers={"ETag": f'"{50 * "0"}"'})]
+    refuses("/merges.txt: the server names no hash", repository.read, "merges.txt")
 
 
 @pytest.mark.parametrize(
@@ -206,10 +259,24 @@ def test_a_small_file_that_is_large_is_not_read(
     monkeypatch.setattr(module, "MAX_TEXT", 1 << 14)
     hub_server.put(NAME, {**without(hub_files, WEIGHTS), file: bytes(MANY_BYTES)})
     hub_server.faults[file] = [Fault(headers={"Content-Length": length})]
-    refuses(rf"/{file}: .*bytes; expected at most 16384", download, NAME)
+    size = MANY_BYTES if length else 20480  # or what has come
+    refuses(rf"/{file}: {size} bytes; expected at most 16384; without", download, NAME)
     assert file not in visible_files(weights_folder / NAME)
     (request,) = [each for each in hub_server.requests if each.file == file]
     assert request.sent < MANY_BYTES // 2  # what waits in the buffers of the connection
+
+
+def test_a_small_file_of_the_largest_size_is_read(hub_server, hub_files, monkeypatch):
+    content = hub_files["vocab.json"]
+    size = len(content)
+    repository = module.Repository(NAME, "", lambda note: None)
+    for length in (str(size), ""):
+        hub_server.faults["vocab.json"] = 2 * [Fault(headers={"Content-Length": length})]
+        monkeypatch.setattr(module, "MAX_TEXT", size)
+        assert repository.read("vocab.json") == content
+        monkeypatch.setattr(module, "MAX_TEXT", size - 1)
+        message = f"/vocab.json: {size} bytes; expected at most {size - 1}$"
+        refuses(message, repository.read, "vocab.json")
 
 
 def test_the_hash_of_another_host_does_not_count(hub_server):
@@ -233,22 +300,102 @@ def test_a_full_disk_is_one_line_and_the_part_is_continued(weights_folder, hub_s
     assert hub_server.asked() == [0, HALF - 1]
 
 
+class Screen(io.StringIO):
+    """A terminal on which a bar can be shown."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def test_the_next_download_continues_where_the_last_one_stopped(
-    weights_folder, hub_server, hub_files
+    weights_folder, hub_server, hub_files, monkeypatch
 ):
-    """It asks for the last byte again, so that a request for the rest is never empty."""
+    """It asks for the last byte again, so that a request for the rest is never empty.
+
+    Its bar begins with the bytes that are there.
+    """
     hub_server.faults[WEIGHTS] = [HALFWAY, *lasting(DROPPED)]
     refuses("the same command continues from here", download, NAME)
     part = weights_folder / NAME / PART
     received = part.read_bytes()
     assert len(received) > HALF - BLOCK
+    assert hub_server.asked() == [0, *6 * [len(received) - 1]]
     assert hub_files[WEIGHTS].startswith(received)
 
     hub_server.faults.clear()
     hub_server.requests.clear()
+    bars = []
+
+    class Bar(tqdm.tqdm):
+        def close(self) -> None:
+            if not self.disable:
+                bars.append((self.desc, self.initial, self.n, self.total))
+            super().close()
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    monkeypatch.setattr(sys, "stderr", Screen())
     assert_whole(download(NAME), hub_files)
+    size = len(hub_files[WEIGHTS])
+    assert bars[-2:] == [
+        (WEIGHTS, len(received) - 1, size, size),
+        ("verifying", 0, size, size),
+    ]
+    assert sys.stderr.getvalue() == ""  # it takes less than 0.3 s
     assert hub_server.asked() == [len(received) - 1]
     assert hub_server.asked("vocab.json", "127.0.0.1") == []
+
+
+def test_a_bar_is_shown_in_a_terminal_and_removed(monkeypatch):
+    """Elsewhere nothing is shown."""
+    for stderr in (Screen(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with module._progress_bar(WEIGHTS, 2_000_000, 500_000) as bar:
+            if not bar.disable:
+                bar.start_t = bar.last_print_t = bar.start_t - 1  # as if a second had passed
+            bar.update(500_000)
+        shown = stderr.getvalue()
+        assert ("model.safetensors:  50%" in shown) == stderr.isatty()
+        speed = re.search(r" 1\.00M/2\.00M \[\d\d:\d\d<\d\d:\d\d, [\d.]+kB/s\]", shown)
+        assert bool(speed) == stderr.isatty()
+        assert shown == "" or shown.endswith(" \r")  # the line is empty again
+
+
+def test_what_a_download_asks_for_and_what_it_says(weights_folder, hub_server, hub_files):
+    """Ctrl-C comes when all is there but the weights. The next download completes the model.
+
+    What a killed process left of a small file is removed. Other weights are not asked for. Only the
+    first answer must name the commit.
+    """
+    hub_server.faults["vocab.json"] = [Fault(headers={"X-Repo-Commit": ""})]
+    hub_server.put(NAME, {**hub_files, PYTORCH: b"other weights"})
+    folder = weights_folder / NAME
+    folder.mkdir(parents=True)
+    (folder / ".merges.txt.0123abcd.new").touch()
+    hub = f"127.0.0.1:{hub_server.server_port}/{NAME}"
+    notes = []
+
+    def note(text):
+        notes.append(text)
+        if "weights" in text and len(notes) == 2:
+            assert (folder / ".commit").read_text() == COMMIT  # other processes read it
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        download(NAME, note)
+    assert_whole(download(NAME, note), hub_files)
+    assert_whole(download(NAME, note), hub_files)
+    assert notes == [
+        f"downloading the vocabulary of {NAME} from {hub} to {folder}",
+        f"downloading the weights of {NAME} from {hub} to {folder}",
+        "stopped; the same command continues from here",
+        f"downloading the weights of {NAME} from {hub} to {folder}",
+        f"{NAME} is on this machine already",
+    ]
+    first = [CONFIG_FILE, *module.VOCABULARY, *module.MORE_SMALL_FILES]
+    requests = hub_server.requests
+    assert [each.file for each in requests] == [*first, CONFIG_FILE, WEIGHTS, WEIGHTS]
+    sent = {(each.token, each.program, each.encoding) for each in requests}
+    assert sent == {(None, "tiedgpt", "identity")}
 
 
 def test_a_shard_that_is_whole_is_not_asked_for_again(hub_server, hub_files, tmp_path):
@@ -266,7 +413,9 @@ def test_a_shard_that_is_whole_is_not_asked_for_again(hub_server, hub_files, tmp
 
 @pytest.mark.parametrize("part", ["whole", "longer", "other bytes"])
 def test_a_part_is_verified_before_it_is_a_model(weights_folder, hub_server, hub_files, part):
-    hub_server.faults[WEIGHTS] = lasting(DROPPED)
+    """What is received again, after a part that was too long, is nothing new."""
+    is_longer = part == "longer"
+    hub_server.faults[WEIGHTS] = 20 * [HALFWAY, Fault(416)] if is_longer else lasting(DROPPED)
     refuses("continues from here", download, NAME)
     hub_server.faults.clear()
     weights = hub_files[WEIGHTS]
@@ -277,31 +426,50 @@ def test_a_part_is_verified_before_it_is_a_model(weights_folder, hub_server, hub
     assert_whole(download(NAME), hub_files)
 
 
+def test_how_long_a_server_may_take():
+    """Seconds to connect, for more data, and before the second attempt and the last one."""
+    assert module.TIMEOUT == (10, 30)
+    assert (module.DELAY * 2, module.DELAY * 2 ** (module.ATTEMPTS - 1)) == (1, 16)
+
+
 def test_how_long_it_waits(hub_server, monkeypatch):
     """Twice as long after each attempt without a new byte, but as long as the server asks for."""
     slept = []
     monkeypatch.setattr(module.time, "sleep", slept.append)
     hub_server.faults[WEIGHTS] = [
         Fault(503),
-        Fault(503),
+        Fault(503, {"Retry-After": "7 s"}),
         HALFWAY,
         Fault(503, {"Retry-After": "7"}),
         Fault(429, {"Retry-After": "99999999"}),
     ]
-    download(NAME)
-    assert slept == [0.002, 0.004, 0.001, 7, module.MAX_DELAY]
+    notes = []
+    download(NAME, notes.append)
+    assert slept == [0.002, 0.004, 0.001, 7, 300]
+    assert notes[2:] == [
+        f"{WEIGHTS}: localhost answers 503; trying again in 0.002 s",
+        f"{WEIGHTS}: localhost answers 503; trying again in 0.004 s",
+        f"{WEIGHTS}: the connection was cut; trying again in 0.001 s",
+        f"{WEIGHTS}: localhost answers 503; trying again in 7 s",
+        f"{WEIGHTS}: localhost answers 429; trying again in 300 s",
+    ]
 
 
 # No connection
 
 
-@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://u:p@[/", "ftp://a/x", "\udce9"])
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://u:p@", "ftp://a/x", "\udce9"])
 def test_a_hub_that_was_never_reached_is_one_line_at_once(
     weights_folder, monkeypatch, run, endpoint
 ):
     """Nobody listens at port 9, and the other endpoints are no URLs. u:p is a password."""
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     result = run("download", NAME)
+    address = f"{endpoint.rpartition('/')[2].removeprefix('u:p@')}/{NAME}/{CONFIG_FILE}"
+    if endpoint.isascii():
+        assert_one_error_line(result, f"{address} cannot be reached: ")
+    if endpoint.startswith("ftp"):  # the reason has more than 60 characters
+        assert f"found for 'ftp://a/x/{NAME}/resolve/main/{CONFIG_FILE}'\"; without" in result[2]
     assert_one_error_line(result, "config.json cannot be reached: ")
     assert result[2].endswith(f"{WITHOUT_A_DOWNLOAD.format(weights_folder / NAME)}\n")
     assert "u:p" not in result[2]
@@ -336,7 +504,7 @@ def test_the_line_says_why_the_hub_was_not_reached(hub_server, monkeypatch, endp
 LOST = {  # a fault of the weights, which passes -> the reason in the note
     "503": (Fault(503), "localhost answers 503"),
     "dropped": (DROPPED, "the connection was cut"),
-    "cut": (HALFWAY, "the connection was cut"),
+    "reset": (Fault(is_reset=True), "the connection was cut"),
     "stalled": (Fault(stop=HALF, stalls=True), "no answer in time"),
     "stalled at once": (Fault(stop=0, stalls=True), "no answer in time"),
     "no end": (Fault(headers={"Content-Length": "99999999"}), "the connection was cut"),
@@ -352,6 +520,25 @@ def test_a_note_says_why_it_is_tried_again(hub_server, hub_files, monkeypatch, n
     notes = []
     assert_whole(download(NAME, notes.append), hub_files)
     assert f"{WEIGHTS}: {reason}; trying again in " in notes[-1]
+
+
+def test_a_hub_that_does_not_answer_in_time_is_asked_again(hub_server, hub_files, monkeypatch):
+    """Not even the first request was answered."""
+    monkeypatch.setattr(module, "TIMEOUT", (5, 1))  # seconds to connect, and for more data
+    hub_server.faults[CONFIG_FILE] = [Fault(before=lambda: hub_server.closing.wait(3))]
+    notes = []
+    assert_whole(download(NAME, notes.append), hub_files)
+    assert notes[0] == f"{CONFIG_FILE}: no answer in time; trying again in 0.002 s"
+
+
+def test_the_hash_of_another_port_does_not_count(hub_server, hub_files):
+    """The hub redirects to another server of the same name."""
+    with running(LoopbackHub()) as other:
+        other.put(NAME, {**hub_files, "vocab.json": b"{}"})
+        location = f"{other.url}/{NAME}/resolve/{COMMIT}/vocab.json"
+        hub_server.faults["vocab.json"] = [Fault(302, {"Location": location})]
+        error = refuses("/vocab.json: its hash is ", download, NAME)
+    assert git_hash(hub_files["vocab.json"]) in error
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
@@ -389,6 +576,22 @@ def test_huggingface_hubs_own_variable_counts_first(hub_server, hub_files, monke
     assert_whole(download(NAME), hub_files)
 
 
+@pytest.mark.parametrize("recorded", [b"", b"\xff", b"e" * 40])
+def test_a_commit_that_the_repository_does_not_have(weights_folder, hub_server, recorded):
+    """The file .commit has it. Without this file, there is no such repository."""
+    folder = weights_folder / "someone" / "else"
+    hub = f"127.0.0.1:{hub_server.server_port}/someone/else"
+    revision, more = "main", ""
+    if recorded:
+        folder.mkdir(parents=True)
+        (folder / ".commit").write_bytes(recorded)
+        revision = recorded.decode("ascii", errors="replace")
+        more = f"; {folder} has files of this commit"
+    message = f"{hub}: no such repository, or no config.json in it at {revision} (404){more}"
+    error = refuses("no such repository", download, "someone/else")
+    assert error == message + WITHOUT_A_DOWNLOAD.format(folder)
+
+
 # One commit
 
 
@@ -418,9 +621,14 @@ def test_a_revision_that_moves_in_the_middle_is_not_mixed(
     assert set(revisions[1:]) == {COMMIT}
 
 
-def test_the_weights_come_from_the_commit_of_the_small_files(hub_server, hub_files, other_files):
+def test_the_weights_come_from_the_commit_of_the_small_files(
+    hub_server, hub_files, other_files, monkeypatch
+):
     """The repository has another commit when the weights are needed, and a part may be there."""
-    tiedgpt.load_tokenizer(NAME)
+    monkeypatch.setenv("TIEDGPT_MODEL", NAME)
+    notes = []
+    assert find_default(notes.append, weights=False)[0] == NAME
+    assert [note.partition(" of ")[0] for note in notes] == ["downloading the vocabulary"]
     hub_server.put(NAME, other_files, OTHER_COMMIT)
     hub_server.faults[WEIGHTS] = [HALFWAY, *lasting(DROPPED)]
     refuses("continues from here", download, NAME)
@@ -439,7 +647,10 @@ def test_two_processes_that_saw_two_commits_are_not_mixed(
         (folder / ".commit").write_text(OTHER_COMMIT)
 
     hub_server.faults[CONFIG_FILE] = [Fault(before=begin_in_another_process)]
-    refuses(f"has files of commit '{OTHER_COMMIT}'", download, NAME)
+    message = (
+        f"{folder} has files of commit '{OTHER_COMMIT}', and the download is of {COMMIT}; try "
+    )
+    refuses(f"^{message}again; without", download, NAME)
     assert visible_files(folder) == {}
     hub_server.put(NAME, other_files, OTHER_COMMIT)
     assert_whole(download(NAME), other_files)
@@ -451,7 +662,8 @@ def test_files_that_a_user_put_there_are_not_mixed_with_others(weights_folder, h
     folder = weights_folder / NAME
     folder.mkdir(parents=True)
     (folder / file).write_bytes(hub_files.get(file, b"{}"))
-    refuses(f"{folder} has files, but not all of a model; move it away", download, NAME)
+    message = f"^{folder} has files, but not all of a model; move it away to download the model; "
+    refuses(message, download, NAME)
     assert visible_files(folder).keys() == {file}
 
 
@@ -549,11 +761,11 @@ def test_the_token_goes_to_the_hub_and_to_no_other_host(
     hub_server, hub_files, monkeypatch, tmp_path
 ):
     """A password for the hub in .netrc, of the home directory, is not sent in its place."""
-    monkeypatch.setenv("HF_TOKEN", " hf_secret\n")
+    monkeypatch.setenv("HF_TOKEN", " !hf_secret~\n")
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
     hub_server.faults[WEIGHTS] = [HALFWAY, Fault(403)]
     assert_whole(download(NAME), hub_files)
-    assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer hf_secret"}
+    assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer !hf_secret~"}
     assert tokens_sent_to(hub_server, "localhost") == {None}
 
 
@@ -566,7 +778,8 @@ def test_the_token_stays_when_the_hub_redirects_to_itself(hub_server, hub_files,
 
 
 def test_the_older_variable_of_the_token_is_read(hub_server, monkeypatch):
-    """huggingface_hub reads it, too, if HF_TOKEN is not set."""
+    """huggingface_hub reads it, too, if HF_TOKEN is not set or empty."""
+    monkeypatch.setenv("HF_TOKEN", "")
     monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "hf_older")
     tiedgpt.load_tokenizer(NAME)
     assert tokens_sent_to(hub_server, "127.0.0.1") == {"Bearer hf_older"}
@@ -578,10 +791,15 @@ def test_the_older_variable_of_the_token_is_read(hub_server, monkeypatch):
 
 def test_a_token_that_is_refused_is_not_shown(hub_server, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    hub_server.faults[CONFIG_FILE] = [Fault(401)]
-    error = refuses("answers 401: .* check the name, and HF_TOKEN", download, NAME)
-    monkeypatch.setenv("HF_TOKEN", "hf_sec\nret")
-    error += refuses("HF_TOKEN contains characters that no token has", download, NAME)
+    hub_server.faults[CONFIG_FILE] = [Fault(403)]
+    message = (
+        f"/{CONFIG_FILE}: 127.0.0.1 answers 403: no such repository, or a private or gated one; "
+        "check the name, and HF_TOKEN; without"
+    )
+    error = refuses(message, download, NAME)
+    for token in ("hf_sec\nret", "hf_secr\xe9t", "hf_sec ret"):
+        monkeypatch.setenv("HF_TOKEN", token)
+        error += refuses("^HF_TOKEN contains characters that no token has; without", download, NAME)
     assert "sec" not in error
 
 
@@ -641,10 +859,11 @@ def test_files_of_each_kind_are_downloaded(hub_server, hub_files, tmp_path):
 
 
 REFUSED_BEFORE_THE_WEIGHTS = {
-    "bert": (CONFIG_FILE, b'{"model_type": "bert"}', r"config\.json: .*'bert'"),
-    "no JSON": (CONFIG_FILE, b"", r"config\.json: "),
+    "bert": (CONFIG_FILE, b'{"model_type": "bert"}', "HUB/config.json: .*'bert'"),
+    "no JSON": (CONFIG_FILE, b"", "HUB/config.json: not JSON: Expecting value"),
     "merges": ("merges.txt", b"junk\n", r"merges\.txt, line 1"),
     "vocabulary": ("vocab.json", b"[]", r"vocab\.json: "),
+    "another vocabulary": ("tokenizer.json", b"[]", r"tokenizer\.json: "),
     "settings": ("tokenizer_config.json", b"\xff", r"tokenizer_config\.json"),
     "generation": ("generation_config.json", b'{"eos_token_id": "x"}', r"generation_config\.json"),
 }
@@ -658,37 +877,58 @@ REFUSED_BEFORE_THE_WEIGHTS = {
 def test_a_wrong_small_file_is_refused_before_the_weights(
     weights_folder, hub_server, hub_files, file, content, message
 ):
+    if file == "tokenizer.json":
+        hub_files = without(hub_files, *module.VOCABULARY)
     hub_server.put(NAME, {**hub_files, file: content})
-    refuses(message, download, NAME)
+    hub = f"^127.0.0.1:{hub_server.server_port}/{NAME}"
+    refuses(message.replace("HUB", hub), download, NAME)
     assert hub_server.asked(WEIGHTS, "127.0.0.1") == []
     if file == CONFIG_FILE:
         assert not weights_folder.exists()
 
 
+MUST_MAP = ': "weight_map" must map tensor names to .safetensors or .bin files beside it, got '
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        pytest.param({}, "has none of model.safetensors, .* pytorch_model.bin ", id="none"),
-        pytest.param({INDEX: b"{}"}, '"weight_map" must map', id="no-map"),
-        pytest.param({INDEX: b'{"weight_map": {"a": 1}}'}, '"weight_map" must map', id="number"),
         pytest.param(
-            {INDEX: b'{"weight_map": {"a": "../x.safetensors"}}'}, '"weight_map" must', id="outside"
+            {},
+            f" has none of {WEIGHTS}, {INDEX}, {PYTORCH} and {PYTORCH_INDEX}",
+            id="none",
+        ),
+        pytest.param({INDEX: b"{}"}, f"/{INDEX}{MUST_MAP}None", id="no-map"),
+        pytest.param({INDEX: b'{"weight_map": {"a": 1}}'}, f"/{INDEX}{MUST_MAP}1", id="number"),
+        pytest.param(
+            {INDEX: b'{"weight_map": {"a": "../x.safetensors"}}'},
+            f"/{INDEX}{MUST_MAP}'../x.safetensors'",
+            id="outside",
         ),
         pytest.param(
-            {INDEX: b'{"weight_map": {"a": "c.safetensors"}}'}, "has no c.safetensors", id="absent"
+            {PYTORCH_INDEX: b'{"weight_map": {"a": "c.bin"}}'},
+            f" has no c.bin, which {PYTORCH_INDEX} names (404)",
+            id="absent",
         ),
     ],
 )
 def test_weights_that_are_not_there(weights_folder, hub_server, hub_files, files, message):
     hub_server.put(NAME, {**without(hub_files, WEIGHTS), **files})
-    refuses(message, download, NAME)
+    hub = f"127.0.0.1:{hub_server.server_port}/{NAME}"
+    error = refuses(hub, download, NAME)
+    assert error == hub + message + WITHOUT_A_DOWNLOAD.format(weights_folder / NAME)
     assert visible_files(weights_folder / NAME) == without(hub_files, WEIGHTS)
     assert_model_is_not_whole()
 
 
 def test_an_adapter_is_named(weights_folder, hub_server):
     hub_server.put(NAME, {"adapter_config.json": b"{}", "adapter_model.safetensors": b""})
-    refuses("tiny-gpt2 is a LoRA adapter: merge it", download, NAME)
+    message = (
+        "tiny-gpt2 is a LoRA adapter: merge it into its base model first, with peft's "
+        "merge_and_unload, and save that model; PEFT 0.21.2 merges what is added to a tied matrix "
+        "into both its uses; without a download, "
+    )
+    refuses(message, download, NAME)
     assert not weights_folder.exists()
 
 
@@ -759,17 +999,26 @@ def test_the_pins_are_the_facts(shared):
         assert re.search(rf"{file} \d+ B {digest}", text)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "124M"])
+@pytest.mark.parametrize(("name", "commit"), [("gpt2", COMMIT), ("124M", PINNED_COMMIT)])
 @pytest.mark.usefixtures("pinned_gpt2")
-def test_gpt2_comes_from_its_commit(weights_folder, hub_server, hub_files, name, monkeypatch):
-    """A directory gpt2 in the working directory is not meant; a note says how to name it."""
+def test_gpt2_comes_from_its_commit(
+    weights_folder, hub_server, hub_files, name, commit, monkeypatch
+):
+    """A directory gpt2 in the working directory is not meant; a note says how to name it.
+
+    A download that an older tiedgpt has begun continues from the commit of that one.
+    """
     monkeypatch.chdir(weights_folder.parent)
     Path(name).mkdir()
+    if commit != PINNED_COMMIT:
+        hub_server.put(GPT2, hub_files, commit)
+        (weights_folder / "gpt2").mkdir(parents=True)
+        (weights_folder / "gpt2" / ".commit").write_text(commit)
     notes = []
     assert find_model(name, notes.append) == (name, weights_folder / "gpt2")
     assert_whole(weights_folder / "gpt2", hub_files)
     assert {re.search("/resolve/([^/]+)/", each.path)[1] for each in hub_server.requests} == {
-        PINNED_COMMIT
+        commit
     }
     assert notes[0] == f"{name} is the name of a model; for the directory here, write ./{name}"
 
@@ -781,7 +1030,8 @@ def test_a_file_that_differs_from_its_pin_is_refused(
 ):
     """It is refused even though the server names the right hash of its other file."""
     hub_server.put(GPT2, {**hub_files, file: other_files[file]}, PINNED_COMMIT)
-    refuses(f"/{file}: its hash is .*, expected ", download, "gpt2")
+    got, expected = (hashlib.sha256(files[file]).hexdigest() for files in (other_files, hub_files))
+    refuses(f"/{file}: its hash is {got}, expected {expected}; what was", download, "gpt2")
     assert file not in visible_files(weights_folder / "gpt2")
 
 
@@ -789,7 +1039,7 @@ def test_a_file_that_differs_from_its_pin_is_refused(
 @pytest.mark.usefixtures("pinned_gpt2")
 def test_a_known_model_has_its_vocabulary(hub_server, hub_files, file):
     hub_server.put(GPT2, without(hub_files, file), PINNED_COMMIT)
-    refuses(f"has no {file}", download, "gpt2")
+    refuses(rf"{GPT2} has no {file} \(404\); without", download, "gpt2")
 
 
 # Names
@@ -816,7 +1066,8 @@ def test_a_path_and_a_shipped_model_are_never_downloaded(hub_server, pinned_gpt2
 
 @pytest.mark.parametrize("source", [None, 3, b"gpt2"])
 def test_another_type_of_source(source):
-    refuses("must be a name or a path", tiedgpt.load_model, source, error=TiedGPTError)
+    message = f"^a model must be a name or a path, got {source!r}$"
+    refuses(message, tiedgpt.load_model, source, error=TiedGPTError)
 
 
 # The folder that is filled
@@ -832,6 +1083,9 @@ def test_the_folder_of_a_download(hub_server, hub_files, tmp_path, monkeypatch):
     cache = tmp_path / ".cache" / "tiedgpt"
     assert model_names.weight_folders() == [checkout / "tiedgpt" / "weights", cache]
     assert model_names.folder_for_download(NAME) == cache / NAME
+    monkeypatch.setenv("TIEDGPT_WEIGHTS", "")  # as if it were not set
+    assert model_names.weight_folders() == [checkout / "tiedgpt" / "weights", cache]
+    assert model_names.folder_for_download(NAME) == cache / NAME
 
     checkout.mkdir()
     (checkout / "pyproject.toml").touch()
@@ -839,12 +1093,18 @@ def test_the_folder_of_a_download(hub_server, hub_files, tmp_path, monkeypatch):
     assert download(NAME) == checkout / "weights" / NAME  # it is there already
     assert hub_server.asked() == [0]
 
+    closed = [checkout / "weights"]
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK or path not in closed)
+    assert model_names.folder_for_download(NAME) == cache / NAME
     (checkout / "weights").rename(tmp_path / "moved")
-    closed = [checkout]
-    monkeypatch.setattr(os, "access", lambda path, mode: path not in closed)
+    closed[:] = [checkout]
     assert model_names.folder_for_download(NAME) == cache / NAME
     closed.append(cache.parent if cache.parent.exists() else tmp_path)
-    refuses("cannot write to .*: name a folder for weights", model_names.folder_for_download, NAME)
+    message = (
+        f"^cannot write to {checkout / 'weights'} or {cache}: name a folder for weights in "
+        "TIEDGPT_WEIGHTS, or give a path$"
+    )
+    refuses(message, model_names.folder_for_download, NAME)
 
 
 # Parts of files
@@ -864,6 +1124,7 @@ def test_a_part_of_a_file(hub_server, hub_files, faults, requests):
     repository = module.Repository(NAME, "", lambda note: None)
     assert repository.read_range(WEIGHTS, 10, 20) == (whole[10:20], len(whole))
     assert len(hub_server.asked()) == requests
+    assert {each.last for each in hub_server.requests} == {19}
 
 
 def test_a_part_of_a_file_ends_with_the_file(hub_server, hub_files):
@@ -872,6 +1133,9 @@ def test_a_part_of_a_file_ends_with_the_file(hub_server, hub_files):
     repository = module.Repository(NAME, "", lambda note: None)
     assert repository.read_range(WEIGHTS, size - 5, size + 5) == (whole[-5:], size)
     assert repository.read_range("no-such-file", 0, 5) is None
+    hub_server.faults[WEIGHTS] = lasting(Fault(503))
+    message = f"/{WEIGHTS}: localhost answers 503; 6 attempts in a row brought no data$"
+    refuses(message, repository.read_range, WEIGHTS, 0, 5)  # another call would begin anew
 
 
 def test_a_server_that_sends_whole_files_is_read_no_further_than_asked_for(hub_server, hub_files):
@@ -880,18 +1144,31 @@ def test_a_server_that_sends_whole_files_is_read_no_further_than_asked_for(hub_s
     hub_server.faults[WEIGHTS] = lasting(Fault(no_range=True))
     repository = module.Repository(NAME, "", lambda note: None)
     assert repository.read_range(WEIGHTS, 0, 8) == (whole[:8], len(whole))
-    message = f"{WEIGHTS}: the server does not send parts of files"
+    message = f"{WEIGHTS}: the server does not send parts of files$"
     refuses(message, repository.read_range, WEIGHTS, 8, 16)
     hub_server.faults[WEIGHTS] = [Fault(headers={"Content-Range": "bytes 9-16/99"})]
     refuses(message, repository.read_range, WEIGHTS, 8, 16)
+    size = 12_345_678_901  # bytes, of a large model
+    length = {"Content-Length": str(size)}
+    hub_server.faults[WEIGHTS] = [Fault(no_range=True, headers=length)]
+    assert repository.read_range(WEIGHTS, 0, 8) == (whole[:8], size)
+    hub_server.faults[WEIGHTS] = [Fault(headers={"Content-Range": f"bytes 8-15/{size}"})]
+    assert repository.read_range(WEIGHTS, 8, 16) == (whole[8:16], size)
 
 
-def test_the_rest_of_a_whole_file_is_not_fetched_for_its_first_bytes(hub_server, hub_files):
-    hub_server.put(NAME, {WEIGHTS: bytes(MANY_BYTES)})
+def test_the_rest_of_a_whole_file_is_not_fetched_for_its_first_bytes(
+    hub_server, tmp_path, monkeypatch
+):
+    """Another file, of more than a megabyte, is fetched and verified as a whole."""
+    more = bytes((1 << 20) + 1)
+    hub_server.put(NAME, {WEIGHTS: bytes(MANY_BYTES), "more.safetensors": more})
     hub_server.faults[WEIGHTS] = [Fault(no_range=True)]
     repository = module.Repository(NAME, "", lambda note: None)
     assert repository.read_range(WEIGHTS, 0, 8) == (bytes(8), MANY_BYTES)
     assert hub_server.requests[-1].sent < MANY_BYTES // 2
+    monkeypatch.setattr(module, "BYTES_PER_READ", 1 << 18)
+    assert repository.fetch("more.safetensors", tmp_path)
+    assert (tmp_path / "more.safetensors").read_bytes() == more
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from support.reference import GPT2_MERGES, GPT2_VOCAB
 
 import tiedgpt
 from tiedgpt import count_parameters
-from tiedgpt.checkpoints.download import find_default
+from tiedgpt.checkpoints import Opened
+from tiedgpt.checkpoints.download import download, find_default
 from tiedgpt.checkpoints.model_names import (
     ALIASES,
     INDEX,
@@ -129,6 +130,28 @@ def test_a_model_without_one_of_its_shards_is_not_whole(home, index, ending):
     refuses("someone/sharded is not on this machine", find_here, "someone/sharded")
     write(folder, [f"b.{ending}"])
     assert find_here("someone/sharded") == folder
+    (folder / f"b.{ending}").unlink()
+    (folder / f"b.{ending}").mkdir()
+    refuses("someone/sharded is not on this machine", find_here, "someone/sharded")
+
+
+def test_a_model_with_a_damaged_index_is_found_and_refused(home):
+    """It hides neither itself nor other models."""
+    folder = write(home / CHOSEN / "gpt2", SHARDED)
+    other = write(home / DOWNLOADS / "someone" / "other")
+    for weight_map in ("", None, "[]", '{"a": []}', '{"a": 1}'):
+        index = f'{{"weight_map": {weight_map}}}'
+        (folder / INDEX).write_text("{}" if weight_map is None else index)
+        assert models_here() == {"gpt2": folder, "someone/other": other}
+        refuses(f"{INDEX}: ", lambda: Opened(find_here("gpt2")).saved)
+
+
+def test_a_folder_with_the_name_of_a_file_of_a_model_is_no_file(home):
+    folder = write(home / CHOSEN / "gpt2", ["model.safetensors"])
+    (folder / "config.json").mkdir()
+    for needs_weights in (True, False):
+        refuses("gpt2 is not on this machine", find_here, "gpt2", needs_weights)
+    assert models_here() == {}
 
 
 def test_a_tilde_in_a_path_is_the_home_directory(home):
@@ -221,9 +244,26 @@ def test_a_snapshot_with_a_link_to_a_missing_file_is_not_used(home):
 def test_a_known_name_does_not_stand_for_a_directory_of_that_name(home, name):
     """The working directory has a model in such a directory. ./NAME stands for that."""
     write(home / name)
-    message = refuses(f"gpt2 is not on this machine.* write ./{name}", find_here, name)
-    assert f"{home / DOWNLOADS / 'gpt2'} " in message
+    folders = [home / place / "gpt2" for place in (CHOSEN, SHIPPED, DOWNLOADS)]
+    message = (
+        f"gpt2 is not on this machine: looked for {', '.join(map(str, folders))} and in the "
+        "Hugging Face cache; download it with `tiedgpt download gpt2`, put its files in such a "
+        "folder, or give a path"
+    )
+    here = f" (for the directory here, write ./{name})"
+    assert refuses("gpt2", find_here, name) == message + here
     assert find_here(f"./{name}") == Path(name)
+    (home / name).rename(home / "moved")
+    assert refuses("gpt2", find_here, name) == message
+
+
+def test_a_shipped_model_that_is_missing(home):
+    """A directory of its name is not meant."""
+    name = "shakespeare-untied"
+    write(home / name)
+    message = f"^{name} comes with tiedgpt but is missing from it: install tiedgpt again$"
+    for function in (find_here, download):
+        refuses(message, function, name)
 
 
 # The models that are found
@@ -243,7 +283,7 @@ def all_models(home):
         "shakespeare-tied": write(home / SHIPPED / "shakespeare-tied"),
         "a/z": write(home / DOWNLOADS / "a" / "z", SHARDED),
         "openai-community/gpt2": write(home / CHOSEN / "openai-community" / "gpt2"),
-        "z/a": write(snapshot(home / CACHE, "z/a")),
+        "z/A": write(snapshot(home / CACHE, "z/A")),
         "z/b": write(home / CHOSEN / "z" / "b"),
     }
 
@@ -262,12 +302,13 @@ def test_models_here_leaves_out_what_is_no_model(home, all_models):
     write(home / DOWNLOADS / "gpt2-large", SMALL_FILES)
     write(home / DOWNLOADS / "my-model")
     write(home / DOWNLOADS / "two words" / "model")  # it could not be named
+    write(home / DOWNLOADS / "someone" / "two words")
     write(snapshot(home / CACHE, "tokenizer/alone"), SMALL_FILES)
     write(snapshot(home / CACHE, "b/ref", commit="../../.."))
     (home / CACHE / "models--a--file").touch()
     (home / CACHE / "models--..--x").mkdir()
     (home / CHOSEN / "file").touch()
-    for n, config in enumerate([b'{"model_type": "bert"}', b"{", b"[]", b"\xff"]):
+    for n, config in enumerate([b'{"model_type": "bert"}', b"{}", b"{", b"[]", b"\xff"]):
         other = write(snapshot(home / CACHE, f"bert/other{n}"))
         (other / "config.json").write_bytes(config)
     assert list(models_here().items()) == list(all_models.items())
@@ -318,7 +359,7 @@ def test_the_default_model(home, monkeypatch):
     refuses("gpt2 is not on this machine", find_default, notes.append)
     shipped = write(home / SHIPPED / "shakespeare-tied")
     assert find_default(notes.append) == ("shakespeare-tied", shipped)
-    assert ["tiedgpt download gpt2" in note for note in notes] == [True]
+    assert notes == ["model: shakespeare-tied; for a larger one: tiedgpt download gpt2"]
     gpt2 = write(home / DOWNLOADS / "gpt2")
     assert find_default(notes.append) == ("gpt2", gpt2)
     monkeypatch.setenv("TIEDGPT_MODEL", "shakespeare-tied")
@@ -328,20 +369,29 @@ def test_the_default_model(home, monkeypatch):
     assert len(notes) == 1
 
 
+NO_FILE = "there is no such file or directory, and "
+
+
 @pytest.mark.parametrize(
     ("text", "reason", "hint"),
     [
-        ("gpt2-larg", "there is no such file or directory, and ", "; did you mean gpt2-large?"),
-        ("GPT2-XL", "there is no such file or directory, and ", "; did you mean gpt2-xl?"),
-        ("gpt2-small", "there is no such file or directory, and ", "; did you mean gpt2?"),
+        ("gpt2-larg", NO_FILE, "; did you mean gpt2-large?"),
+        ("GPT2-XL", NO_FILE, "; did you mean gpt2-xl?"),
+        ("gpt2-small", NO_FILE, "; did you mean gpt2?"),
+        ("1558m", NO_FILE, "; did you mean 1558M?"),
+        ("shakespeare-unt", NO_FILE, "; did you mean shakespeare-untied?"),
+        ("someone/model/of", NO_FILE, ""),
         (".", "", ""),
-        ("a\0b", "there is no such file or directory, and ", ""),
+        ("~", "", ""),
+        ("a\0b", NO_FILE, ""),
     ],
 )
 def test_a_text_that_is_no_name_of_a_model(text, reason, hint):
     message = refuses("no model ", check_name, text)
-    assert f": {reason}the names known are gpt2, gpt2-medium, " in message
-    assert message.partition("; ")[1:] == (("; ", hint[2:]) if hint else ("", ""))
+    assert message == (
+        f"no model {text!r}: {reason}the names known are gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
+        f"distilgpt2, shakespeare-tied, shakespeare-untied{hint}"
+    )
 
 
 PARAMETERS = {  # of the published models, as they are counted in torch

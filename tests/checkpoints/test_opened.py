@@ -15,14 +15,22 @@ from support.checkpoint_files import safetensors_content, write_config, write_sh
 from support.checks import refuses
 from support.layouts import in_layout
 from support.models import random_model
-from support.openai_files import write_openai_model
+from support.openai_files import (
+    bundle,
+    entry_proto,
+    in_blocks,
+    table,
+    write_openai_files,
+    write_openai_model,
+)
 from support.torch_files import torch_file
 
 import tiedgpt
 from tiedgpt import Config
+from tiedgpt.checkpoints.files import adapter_tensors
 from tiedgpt.checkpoints.names import LAYOUTS
 from tiedgpt.checkpoints.opened import Opened
-from tiedgpt.errors import CheckpointError, TiedGPTWarning
+from tiedgpt.errors import TiedGPTWarning
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SHIPPED = Path(tiedgpt.__file__).parents[1] / "weights" / "shakespeare-tied"
@@ -122,6 +130,7 @@ def test_the_files_of_a_tokenizer_are_copied_as_they_are(tmp_path):
     merges = (SHIPPED / "merges.txt").read_bytes().replace(b"#version: 0.2", b"#version: 0.1")
     settings = b'{"model_max_length": 32}'
     (model / "merges.txt").write_bytes(merges)
+    (model / "vocab.bpe").write_bytes(b"of OpenAI, which counts where there is no merges.txt")
     (model / "tokenizer_config.json").write_bytes(settings)
     copied = Opened(model).copied_files()
     assert copied["merges.txt"] == merges
@@ -147,8 +156,7 @@ def test_a_directory_whose_files_may_not_be_read_is_refused(tmp_path, monkeypatc
     monkeypatch.setattr(os, "access", lambda path, mode: denied.get(path) != mode)
     for path in (folder, folder / "model.safetensors"):
         for function in (tiedgpt.load_model, tiedgpt.load_tokenizer):
-            message = refuses("its files cannot be read: no permission", function, path)
-            assert str(folder) in message
+            refuses(f"^{folder}: its files cannot be read: no permission$", function, path)
     denied.clear()
     tiedgpt.load_model(folder)
 
@@ -187,7 +195,13 @@ def test_the_weights_of_an_adapter_may_be_a_file_of_torch(tmp_path):
     name = "base_model.model.lm_head.lora_A.weight"
     content = torch_file({name: np.ones((2, 2), np.float32)})
     (tmp_path / "adapter_model.bin").write_bytes(content)
-    assert "; it changes the head: " in opened.adapter
+    assert opened.adapter.endswith(f"; it changes the head: adapter_model.bin has '{name}'")
+    name = "base_model.model.transformer.wte.weight"
+    both = adapter_beside(tmp_path, {name: np.ones((2, 2), np.float32)})
+    assert both.adapter.endswith(f"; it changes the head: adapter_model.safetensors has '{name}'")
+    assert list(adapter_tensors(tmp_path)) == [name]
+    (tmp_path / "adapter_config.json").unlink()  # without it, they may be of anything
+    assert adapter_tensors(tmp_path) == {}
 
 
 def test_what_is_said_of_an_adapter(tmp_path):
@@ -210,18 +224,28 @@ def test_what_is_said_of_an_adapter(tmp_path):
     assert "do not merge it into a tied model" in changed
 
     replaced = {"base_model.model.lm_head.weight": ones}
-    saved = adapter_beside(tmp_path / "saved", replaced).adapter
+    saved = adapter_beside(tmp_path / "saved", of_layer | replaced).adapter
     assert "compare its logits before and after" in saved
 
-    of_another = {"base_model.model.transformer.h.0.new_wte.lora_A.weight": ones}
+    of_another = {
+        "base_model.model.transformer.h.0.new_wte.lora_A.weight": ones,
+        "base_model.model.transformer.h.0.wte_new.lora_A.weight": ones,
+    }
     assert "head" not in adapter_beside(tmp_path / "another", of_another).adapter
 
     of_wte = {"base_model.model.transformer.wte.lora_embedding_A": ones}
-    assert "; it changes the head: " in adapter_beside(tmp_path / "wte", of_wte).adapter
+    changed = adapter_beside(tmp_path / "wte", of_wte).adapter
+    assert "; it changes the head: " in changed
+    assert "do not merge it into a tied model" in changed
 
     opened = adapter_beside(tmp_path / "damaged", of_head)
-    (tmp_path / "damaged" / "adapter_model.safetensors").write_bytes(b"12345678")
-    assert "; whether it changes the head is not known: " in opened.adapter
+    file = tmp_path / "damaged" / "adapter_model.safetensors"
+    file.write_bytes(b"1234567")
+    assert opened.adapter.endswith(
+        f"; whether it changes the head is not known: {file}: damaged: truncated, or not a "
+        f"safetensors file: 7 bytes, a header of {int.from_bytes(b'1234567', 'little')}; expected "
+        "at most 4194304"
+    )
     (tmp_path / "damaged" / "adapter_config.json").write_text("{")
     opened = Opened(tmp_path / "damaged")
     assert opened.adapter.startswith("an adapter lies beside the model, and is not used nor known")
@@ -234,8 +258,7 @@ def test_a_config_alone_has_no_weights(tmp_path):
     opened = Opened(file)
     assert not opened.has_weights
     assert opened.saved.tensors == {}
-    with pytest.raises(CheckpointError, match="has no weights: give its directory"):
-        _ = opened.tensors
+    refuses(f"^{file} has no weights: give its directory$", lambda: opened.tensors)
 
 
 def test_rows_of_two_matrices_of_a_model(tmp_path):
@@ -245,6 +268,44 @@ def test_rows_of_two_matrices_of_a_model(tmp_path):
     one, other = (tensor for tensor in opened.stored.values() if tensor.shape == (1024, 64))
     assert opened.equal_rows(one, other) == (0, 1024)
     assert opened.equal_rows(one, one) == (1024, 1024)
+    near = np.full((3, 5), 1 + 2**-9, np.float32)  # 1 in bfloat16
+    write_tensors(tmp_path, {"one": np.ones_like(near), "near": near})
+    opened = Opened(tmp_path)
+    one, near = opened.stored.values()
+    assert opened.equal_rows(one, near) == (0, 3)
+    assert opened.equal_rows(one, near, rounded=True) == (3, 3)
+
+
+def test_openais_tensors_have_the_names_of_transformers(tmp_path):
+    """One that no GPT-2 has keeps its name. That of an optimizer is left out with a note."""
+    model = random_model(CONFIG)
+    entries, data = bundle(model)
+    for name in (b"model/more", b"beta1_power"):
+        entries.append((name, entry_proto((), offset=len(data))))
+        data += bytes(4)
+    write_openai_files(tmp_path, table(in_blocks(sorted(entries))), data, CONFIG)
+    opened = Opened(tmp_path)
+    names = {f"transformer.{name}" for name in model.parameters}
+    assert set(opened.stored) == {*names, "model/more"}
+    assert all(tensor.name == name for name, tensor in opened.stored.items())
+    index = tmp_path / "model.ckpt.index"
+    assert opened.notes == [f"{index}: 1 tensors of an optimizer are not used"]
+    assert opened.config_json == {"model_type": "gpt2", "vocab_size": 1024, "n_embd": 64}
+
+
+def test_an_index_of_several_files_is_not_taken_for_a_config(tmp_path):
+    write_shards(tmp_path, random_model(CONFIG))
+    file = tmp_path / "model.safetensors.index.json"
+    refuses(f"^{file} is one of several files of a model; give their directory$", Opened, file)
+
+
+def test_a_ckpt_pt_with_no_sizes_is_refused(tmp_path):
+    """They are asked for in this file, and not in a config.json that is missing."""
+    path = tmp_path / "ckpt.pt"
+    path.write_bytes(torch_file({"model": random_model(CONFIG).parameters, "model_args": {}}))
+    message = refuses("model_args", lambda: Opened(path).config)
+    assert str(path) in message
+    assert "config.json" not in message
 
 
 def test_a_model_is_called_by_its_path_if_it_has_no_name(tmp_path):

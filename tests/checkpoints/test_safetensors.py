@@ -8,6 +8,7 @@ data_offsets, between which the tensor's values are in the data.
 import io
 import json
 import mmap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from support.checks import peak_memory, refuses
 from tiedgpt import Config
 from tiedgpt.checkpoints import safetensors
 from tiedgpt.checkpoints.files import read_weights
-from tiedgpt.checkpoints.json_files import without_mark
+from tiedgpt.checkpoints.json_files import map_file, without_mark
 from tiedgpt.checkpoints.tensors import DTYPE_BITS, Tensor, have_same_values, to_bfloat16
 from tiedgpt.errors import TiedGPTWarning
 from tiedgpt.gpt2 import config as config_module
@@ -36,11 +37,14 @@ def file_of(header: bytes | dict, data: bytes = b"") -> bytes:
 
 def tensor(dtype="F32", shape=(1,), offsets=(0, 4)) -> dict:
     """The entry of a tensor in the header: by default, one float32 at the start of the data."""
-    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
 
 A = json.dumps({"a": tensor()}).encode()
 A_TWICE = A.removesuffix(b"}") + b"," + A.removeprefix(b"{")
+
+B = A_TWICE.replace(b'"a"', b'"b"').removeprefix(b"{")
+B_TWICE = A.removesuffix(b"}") + b"," + B
 
 
 @pytest.fixture
@@ -72,68 +76,170 @@ def test_a_header_may_be_as_long_as_a_pickle_begins(read):
     assert list(read(file_of(A.ljust(length), bytes(4)))) == ["a"]
 
 
-WRONG = {  # a rule that is broken -> the content of a file, and a word of the message
+NOT_A_FILE = "truncated, or not a safetensors file: "
+NOT_JSON = "the header is not JSON: "
+ENTRY = "tensor 'a': expected a known dtype, a shape and two data_offsets, got "
+PLACE = "tensor 'a' starts at byte {}, expected {}, and has {} bits, but F32"
+AXES = "; expected at most 32 axes of at most 2147483648"
+AT_MOST = "; expected at most 4194304"
+# A rule that is broken -> the content of a file, and what the message says after "damaged: ". Of a
+# message that ends in " ..." it is the beginning.
+WRONG = {
     # The length of the header
-    "empty": (b"", " 0 bytes"),
-    "seven bytes": (bytes(7), "header"),
-    "no header": (bytes(8), "truncated"),
-    "long header": ((2**22 + 1).to_bytes(8, "little"), "4194305"),
-    "longest header": (b"\xff" * 8, "header of"),
-    "short file": ((50).to_bytes(8, "little") + b"{}", "truncated"),
+    "empty": (b"", f"{NOT_A_FILE}0 bytes, a header of 0"),
+    "seven bytes": (bytes(7), f"{NOT_A_FILE}7 bytes, a header of 0"),
+    "no header": (bytes(8), f"{NOT_A_FILE}8 bytes, a header of 0"),
+    "long header": (
+        (2**22 + 1).to_bytes(8, "little"),
+        f"{NOT_A_FILE}8 bytes, a header of 4194305{AT_MOST}",
+    ),
+    "longest header": (b"\xff" * 8, f"{NOT_A_FILE}8 bytes, a header of {2**64 - 1}{AT_MOST}"),
+    "missing header": ((2**22).to_bytes(8, "little"), f"{NOT_A_FILE}8 bytes, a header of 4194304"),
+    "short file": ((50).to_bytes(8, "little") + b"{}", f"{NOT_A_FILE}10 bytes, a header of 50"),
+    "a byte too few": (file_of(b"{}")[:-1], f"{NOT_A_FILE}9 bytes, a header of 2"),
     # The header as JSON
-    "bom": (file_of(b"\xef\xbb\xbf{}"), "damaged: the header is not JSON"),
-    "list": (file_of(b"[]"), "damaged: the header must be a JSON object"),
-    "not utf-8": (file_of(b'{"\xff":1}'), "damaged: the header is not JSON"),
-    "deep": (file_of(b'{"a":' * 100_000), "damaged: the header is not JSON"),
-    "long number": (file_of(b'{"a":' + b"9" * 5000 + b"}"), "damaged: the header is not JSON"),
-    "name twice": (file_of(A_TWICE, bytes(4)), "'a' is given twice"),
+    "bom": (file_of(b"\xef\xbb\xbf{}"), f"{NOT_JSON}Expecting value: line 1 column 1 (char 0)"),
+    "list": (file_of(b"[]"), "the header must be a JSON object, got []"),
+    "not utf-8": (file_of(b'{"\xff":1}'), f"{NOT_JSON}'utf-8' codec can't decode byte 0xff ..."),
+    "deep": (file_of(b'{"a":' * 100_000), f"{NOT_JSON} ..."),
+    "long number": (file_of(b'{"a":' + b"9" * 5000 + b"}"), f"{NOT_JSON}Exceeds the limit ..."),
+    "name twice": (file_of(A_TWICE, bytes(4)), f"{NOT_JSON}'a' is given twice"),
+    "last name twice": (file_of(B_TWICE, bytes(8)), f"{NOT_JSON}'b' is given twice"),
     "field twice": (
         file_of(b'{"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4)),
-        "'dtype' is given twice",
+        f"{NOT_JSON}'dtype' is given twice",
     ),
-    "nan": (file_of(b'{"a":{"dtype":NaN}}'), "NaN"),
+    "nan": (file_of(b'{"a":{"dtype":NaN}}'), f"{NOT_JSON}NaN is not a JSON number"),
+    "infinity": (file_of(b'{"a":-Infinity}'), f"{NOT_JSON}-Infinity is not a JSON number"),
     # The metadata
-    "metadata null": (file_of(b'{"__metadata__":null}'), "__metadata__"),
-    "metadata number": (file_of(b'{"__metadata__":{"a":5}}'), "__metadata__"),
+    "metadata null": (
+        file_of(b'{"__metadata__":null}'),
+        "__metadata__ must hold strings, got None",
+    ),
+    "metadata number": (
+        file_of(b'{"__metadata__":{"a":"x","b":5}}'),
+        "__metadata__ must hold strings, got {'a': 'x', 'b': 5}",
+    ),
     # The entry of a tensor
-    "entry is a number": (file_of(b'{"a":7}'), "'a'"),
-    "long name": (file_of(b'{"%s":7}' % (b"\\n" * 10_000)), "got 7"),
-    "dtype unknown": (file_of(in_a(dtype="F31"), bytes(4)), "F31"),
-    "dtype list": (file_of(in_a(dtype=["F32"]), bytes(4)), "dtype"),
-    "shape negative": (file_of(in_a(shape=[-1]), bytes(4)), "shape"),
-    "shape true": (file_of(in_a(shape=[True]), bytes(4)), "shape"),
+    "entry is a number": (file_of(b'{"a":7}'), f"{ENTRY}7"),
+    "long name": (
+        file_of(b'{"%s":7}' % (b"\\n" * 10_000)),
+        ENTRY.replace("a", 28 * r"\n" + "...", 1).replace("...'", "...") + "7",
+    ),
+    "dtype unknown": (file_of(in_a(dtype="F31"), bytes(4)), f"{ENTRY}{in_a(dtype='F31')['a']}"),
+    "dtype list": (file_of(in_a(dtype=["F32"]), bytes(4)), f"{ENTRY}{in_a(dtype=['F32'])['a']}"),
+    "shape negative": (file_of(in_a(shape=[-1]), bytes(4)), f"{ENTRY}{in_a(shape=[-1])['a']}"),
+    "shape true": (file_of(in_a(shape=[True]), bytes(4)), f"{ENTRY}{in_a(shape=[True])['a']}"),
     "shape long number": (
         file_of(b'{"a":{"dtype":"F32","shape":[%s],"data_offsets":[0,4]}}' % (b"9" * 4000)),
-        "axes of at most",
+        f"tensor 'a' has the shape [{56 * '9'}...{AXES}",
     ),
-    "shape number": (file_of(in_a(shape=4), bytes(4)), "shape"),
-    "shape missing": (file_of({"a": {"dtype": "F32"}}), "shape"),
-    "a long axis beside 0": (file_of(in_a(shape=[0, 2**62], data_offsets=[0, 0])), "axes"),
-    "an axis that is too long": (file_of(in_a(shape=[0, 2**31 + 1], data_offsets=[0, 0])), "axes"),
-    "an axis too many": (file_of(in_a(shape=33 * [1]), bytes(4)), "at most 32 axes"),
-    "many axes": (file_of(in_a(shape=[2**63] * 10_000)), "at most 32 axes"),
-    "one offset": (file_of(in_a(data_offsets=[0]), bytes(4)), "data_offsets"),
-    "offset long number": (file_of(in_a(data_offsets=[0, 10**4300 - 1])), "not JSON|bits"),
+    "long entry": (
+        file_of(in_a(dtype="F31", more=list(range(100)))),
+        f"{ENTRY}{str(in_a(dtype='F31', more=list(range(100)))['a'])[:197]}...",
+    ),
+    "shape number": (file_of(in_a(shape=4), bytes(4)), f"{ENTRY}{in_a(shape=4)['a']}"),
+    "shape missing": (file_of({"a": {"dtype": "F32"}}), f"{ENTRY}{{'dtype': 'F32'}}"),
+    "a long axis beside 0": (
+        file_of(in_a(shape=[0, 2**62], data_offsets=[0, 0])),
+        f"tensor 'a' has the shape [0, {2**62}]{AXES}",
+    ),
+    "an axis that is too long": (
+        file_of(in_a(shape=[0, 2**31 + 1], data_offsets=[0, 0])),
+        f"tensor 'a' has the shape [0, {2**31 + 1}]{AXES}",
+    ),
+    "an axis too many": (
+        file_of(in_a(shape=33 * [1]), bytes(4)),
+        f"tensor 'a' has the shape [{18 * '1, '}1,...{AXES}",
+    ),
+    "many axes": (
+        file_of(in_a(shape=[2**63] * 10_000)),
+        f"tensor 'a' has the shape [{2**63}, {2**63}, 92233720368547...{AXES}",
+    ),
+    "one offset": (
+        file_of(in_a(data_offsets=[0]), bytes(4)),
+        f"{ENTRY}{in_a(data_offsets=[0])['a']}",
+    ),
+    "offset true": (
+        file_of(in_a(shape=[], dtype="U8", data_offsets=[0, True]), bytes(1)),
+        f"{ENTRY}{in_a(shape=[], dtype='U8', data_offsets=[0, True])['a']}",
+    ),
+    "offset false": (
+        file_of(in_a(data_offsets=[False, 4]), bytes(4)),
+        f"{ENTRY}{in_a(data_offsets=[False, 4])['a']}",
+    ),
+    "offset negative": (
+        file_of(in_a(data_offsets=[-4, 0])),
+        f"{ENTRY}{in_a(data_offsets=[-4, 0])['a']}",
+    ),
+    "offset long number": (
+        file_of(in_a(data_offsets=[0, 10**4300 - 1])),
+        "tensor 'a' starts at byte 4368, expected 4368, and has a int too long to show bits, but "
+        "F32 [1] needs 32",
+    ),
     # The place of a tensor
-    "end before start": (file_of(in_a(data_offsets=[4, 0])), "-32 bits"),
-    "place too small": (file_of(in_a(shape=[2]), bytes(4)), "needs 64"),
-    "half a byte": (file_of({"a": tensor("F4", (3,), (0, 2))}, bytes(2)), "needs 12"),
-    "hole": (file_of(in_a(data_offsets=[4, 8]), bytes(8)), "'a' starts at byte"),
-    "overlap": (file_of({"a": tensor(), "b": tensor()}, bytes(4)), "'b' starts at byte"),
+    "end before start": (
+        file_of(in_a(data_offsets=[4, 0])),
+        f"{PLACE.format(73, 69, -32)} [1] needs 32",
+    ),
+    "place too small": (
+        file_of(in_a(shape=[2]), bytes(4)),
+        f"{PLACE.format(69, 69, 32)} [2] needs 64",
+    ),
+    "half a byte": (
+        file_of({"a": tensor("F4", (3,), (0, 2))}, bytes(2)),
+        f"{PLACE.format(68, 68, 16).replace('F32', 'F4')} [3] needs 12",
+    ),
+    "hole": (
+        file_of(in_a(data_offsets=[4, 8]), bytes(8)),
+        f"{PLACE.format(73, 69, 32)} [1] needs 32",
+    ),
+    "overlap": (
+        file_of({"a": tensor(), "b": tensor()}, bytes(4)),
+        f"{PLACE.format(130, 134, 32).replace('a', 'b', 1)} [1] needs 32",
+    ),
     # The end of the file
-    "short data": (file_of(A, bytes(3)), "truncated"),
-    "long data": (file_of(A, bytes(5)), "bytes after"),
-    "data without tensors": (file_of({}, bytes(5)), "bytes after"),
+    "short data": (
+        file_of(A, bytes(3)),
+        "truncated: the tensors end at byte 73, the file of their values at 72",
+    ),
+    "long data": (
+        file_of(A, bytes(5)),
+        "bytes after the last tensor: the tensors end at byte 73, the file of their values at 74",
+    ),
+    "data without tensors": (
+        file_of({}, bytes(5)),
+        "bytes after the last tensor: the tensors end at byte 10, the file of their values at 15",
+    ),
 }
 
 
 @pytest.mark.parametrize("rule", WRONG)
-def test_a_file_that_breaks_a_rule_is_refused(read, rule):
+def test_a_file_that_breaks_a_rule_is_refused(read, tmp_path, rule):
     """The error names the file. It is short, although names and numbers in the file may be long."""
     content, message = WRONG[rule]
-    error = refuses(message, read, content)
-    assert "model.safetensors: " in error
+    error = refuses("damaged: ", read, content)
+    before, detail = error.split(": damaged: ", 1)
+    assert before == str(tmp_path / "model.safetensors")
+    if message.endswith(" ..."):
+        assert detail.startswith(message.removesuffix(" ..."))
+    else:
+        assert detail == message
     assert len(error) < 400
+
+
+def test_the_beginning_of_a_file_on_a_hub_is_read():
+    """Its size is that of the whole file. The greatest length of a header may be another one."""
+    path = Path("owner/name/model.safetensors")
+    content = file_of(A)
+    size = len(content) + 4
+    tensors, metadata = safetensors.read_header(path, content, size)
+    assert (list(tensors), metadata) == (["a"], None)
+    assert safetensors.read_header(path, content, size, max_header=len(A))[0] == tensors
+    message = f"^{path}: damaged: {NOT_A_FILE}{size} bytes, a header of {len(A)}"
+    shorter = (path, content, size, len(A) - 1)
+    refuses(f"{message}; expected at most {len(A) - 1}$", safetensors.read_header, *shorter)
+    refuses(f"{path}: damaged: truncated", safetensors.read_header, path, content, size - 1)
 
 
 # Rules that tiedgpt alone checks. The official reader takes the second of two tensors of a name.
@@ -379,7 +485,8 @@ def written(arrays: dict[str, np.ndarray], **options) -> bytes:
 def test_values_are_written_in_row_order_whatever_their_order_in_memory(read):
     """safetensors.numpy.save has a bug: it writes a transposed view in the order of memory."""
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
-    arrays = {"plain": a, "transposed": a.T, "every second": a[:, ::2], "float64": a.astype("f8")}
+    arrays = {"plain": a, "transposed": a.T, "every second": a[:, ::2]}
+    arrays |= {dtype: a.astype(dtype) for dtype in safetensors.EXACT}
     tensors = read(written(arrays))
     assert list(tensors) == list(arrays)
     for name, array in arrays.items():
@@ -391,18 +498,24 @@ def test_values_are_written_in_row_order_whatever_their_order_in_memory(read):
 def test_exact_values_and_metadata(read, tmp_path):
     arrays = {"float64": np.array([1 / 3]), "int64": np.array([2**60 + 1]), "float32": np.ones(2)}
     arrays["float32"] = arrays["float32"].astype(np.float32)
-    tensors = read(written(arrays, exact=True, metadata={"note": "ü"}))
+    tensors = read(written(arrays, exact=True, metadata={"note": "ü", "format": "np"}))
     for name, array in arrays.items():
         read_array = tensors[name].read_exactly()
         assert read_array.dtype == array.dtype
         np.testing.assert_array_equal(read_array, array)
     _, metadata = safetensors.read_header(tmp_path / "model.safetensors")
+    assert metadata == {"format": "np", "note": "ü"}
+    read(written(arrays, metadata={"note": "ü"}))
+    _, metadata = safetensors.read_header(tmp_path / "model.safetensors")
     assert metadata == {"format": "pt", "note": "ü"}
 
 
-def test_a_header_that_could_not_be_read_is_not_written():
-    metadata = {"long": " " * safetensors.MAX_HEADER}
-    refuses("header", lambda: written({"a": np.zeros(1)}, metadata=metadata))
+def test_a_header_that_could_not_be_read_is_not_written(monkeypatch):
+    monkeypatch.setattr(safetensors, "MAX_HEADER", 1016)  # with 8 bytes more, a multiple of 64
+    arrays = {"a": np.zeros(1)}
+    assert len(written(arrays, metadata={"long": " " * 896})) == 8 + 1016 + 4
+    message = "^a header of 1080 bytes cannot be written; expected at most 1016$"
+    refuses(message, lambda: written(arrays, metadata={"long": " " * 930}))
 
 
 def test_equal_rows_are_counted_over_the_pieces(read, monkeypatch):
@@ -447,8 +560,21 @@ def test_bfloat16_rounds_to_the_nearest_and_keeps_nan():
 
 def test_a_byte_order_mark_is_dropped_with_a_warning():
     assert without_mark(b"a\xef\xbb\xbf", "text.txt") == b"a\xef\xbb\xbf"
-    with pytest.warns(TiedGPTWarning, match="text.txt begins with a byte order mark"):
-        assert without_mark(b"\xef\xbb\xbfa", "text.txt") == b"a"
+    message = "^text.txt begins with a byte order mark, which is dropped$"
+    with pytest.warns(TiedGPTWarning, match=message) as caught:
+        assert without_mark(b"\xef\xbb\xbfa\xef\xbb\xbf", "text.txt") == b"a\xef\xbb\xbf"
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_file_is_mapped_unless_it_is_empty(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    refuses(f"^{path}: the file is empty$", map_file, path)
+    path.write_bytes(b"a")
+    memory = map_file(path)
+    memory[0] = ord("b")  # in this process alone
+    assert memory[:] == b"b"
+    assert path.read_bytes() == b"a"
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])

@@ -7,6 +7,8 @@ which is `localhost` here. That host knows neither commits nor hashes.
 
 import hashlib
 import re
+import socket
+import struct
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -40,6 +42,8 @@ class Request:
     start: int  # the first byte that is asked for; 0 for the whole file
     last: int | None  # the last byte that is asked for; None for all up to the end
     token: str | None
+    program: str | None  # the header User-Agent
+    encoding: str | None  # the header Accept-Encoding
     sent: int = 0  # the bytes of the file that were sent
 
     @property
@@ -54,6 +58,7 @@ class Fault:
     code: int = 0  # if not 0, the response has this status, and not the file
     headers: dict[str, str] = field(default_factory=dict)  # these replace the right ones
     is_dropped: bool = False  # the connection is closed without a response
+    is_reset: bool = False  # the connection is reset without a response
     stop: int | None = None  # the connection is closed after so many bytes of the file
     stalls: bool = False  # the connection stays open for a while after the last byte
     no_range: bool = False  # the whole file is sent, whatever range was asked for
@@ -113,7 +118,8 @@ class Handler(BaseHTTPRequestHandler):
         start = int(byte_range[1]) if byte_range else 0
         last = int(byte_range[2]) if byte_range and byte_range[2] else None
         host = self.headers["Host"].partition(":")[0]
-        request = Request(host, self.path, start, last, self.headers.get("Authorization"))
+        names = ("Authorization", "User-Agent", "Accept-Encoding")
+        request = Request(host, self.path, start, last, *map(self.headers.get, names))
         server.requests.append(request)
 
         owner, name, revision, file = re.fullmatch(
@@ -146,6 +152,10 @@ class Handler(BaseHTTPRequestHandler):
         fault = server.faults[file].pop(0) if server.faults[file] else Fault()
         if fault.before:
             fault.before()
+        if fault.is_reset:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+            return
         if not fault.is_dropped and fault.code:
             self.answer(fault.code, headers | fault.headers, b"sorry")
         elif not fault.is_dropped:
