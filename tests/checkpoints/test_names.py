@@ -240,7 +240,11 @@ def test_what_each_program_has_beside_the_parameters():
 
 
 @pytest.mark.parametrize(
-    "program", ["OpenAI", "llm.c", pytest.param("TransformerLens", marks=pytest.mark.slow)]
+    "program",
+    [
+        pytest.param(program, marks=pytest.mark.slow if program != "OpenAI" else ())
+        for program in BY_PROGRAM
+    ],
 )
 def test_a_model_of_more_than_ten_layers(program):
     """In the order of the alphabet, layer 10 would come before layer 2."""

@@ -655,7 +655,7 @@ def test_tensors_that_overlap_are_refused(read):
 # Limits
 
 
-@pytest.mark.parametrize("is_old", FORMATS)
+@pytest.mark.parametrize("is_old", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_pickle_may_have_two_megabytes(read, is_old):
     """Here a text beside the state dict makes it so long."""
     short = len(WITH_ANOTHER_VALUE) - len(b"N") + len(text(""))
