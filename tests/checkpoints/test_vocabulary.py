@@ -1393,6 +1393,12 @@ def test_a_vocabulary_with_more_tokens_than_the_model_has_a_warning(tmp_path, na
     assert_same_tokenizer(read_tokenizer(folder, replace(config, vocab_size=50304)), tokenizer)
 
 
+def test_a_model_without_tokens_reads_none(tmp_path):
+    write(tmp_path, merges_and_vocab() | with_rows(0))
+    with pytest.warns(TiedGPTWarning, match="more than the model of 0 tokens .* cannot read '!'"):
+        assert_same_tokenizer(read_tokenizer(tmp_path), SMALL_ONE)
+
+
 @pytest.mark.parametrize("vocab_size", ["65", None, True, [], -1])
 def test_a_number_of_tokens_that_is_none_is_left_to_the_reader_of_models(tmp_path, vocab_size):
     write(tmp_path, merges_and_vocab() | with_rows(vocab_size))
