@@ -16,9 +16,30 @@ from support.torch_files import torch_file
 import tiedgpt
 from tiedgpt import Config, from_state_dict
 from tiedgpt.checkpoints import Opened
-from tiedgpt.checkpoints.names import EMBEDDINGS, HEADS, LAYOUTS, MODULES_OF, OTHER_TABLE, with_N
+from tiedgpt.checkpoints.names import (
+    EMBEDDINGS,
+    HEADS,
+    IN_A_LAYER,
+    LAYOUTS,
+    MODULES_OF,
+    OTHER_TABLE,
+    by_layer,
+    by_our_names,
+    is_no_parameter,
+    our_parameter,
+    plain_name,
+    with_N,
+)
 from tiedgpt.checkpoints.state_dicts import NOT_IN_SHAPES
-from tiedgpt.checkpoints.tensors import Tensor, have_same_values, join
+from tiedgpt.checkpoints.tensors import (
+    Joined,
+    Tensor,
+    have_same_values,
+    in_pieces,
+    join,
+    to_bfloat16,
+    zeros,
+)
 from tiedgpt.comparison.compare import compare
 from tiedgpt.errors import ArgumentError
 from tiedgpt.gpt2.backward import loss_and_gradients
@@ -148,6 +169,115 @@ def test_a_table_of_positions_is_none_of_tokens(name, is_other):
     assert bool(OTHER_TABLE.search(name)) == is_other
 
 
+@pytest.mark.parametrize(
+    ("name", "is_in_a_layer"),
+    [
+        ("h.0.attn.c_attn.weight", True),
+        ("transformer.h.11.mlp.c_fc.weight", True),
+        ("model.layers.3.mlp.weight", True),
+        ("bert.encoder.layer.0.output.weight", True),
+        ("block.7.0.weight", True),
+        ("blocks.12.ln1.w", True),
+        ("transformer.wte.weight", False),
+        ("lm_head.0.weight", False),
+    ],
+)
+def test_the_names_of_tensors_in_a_layer_are_known(name, is_in_a_layer):
+    assert bool(IN_A_LAYER.search(name)) == is_in_a_layer
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "transformer.",
+        "model.",
+        "module.",
+        "_orig_mod.module.transformer.",
+        "model.module.model.",
+    ],
+)
+def test_what_may_stand_before_a_name_is_removed(before):
+    assert plain_name(f"{before}h.10.ln_1.weight") == "h.10.ln_1.weight"
+
+
+def test_names_inside_of_transformer_lenss_bridge_are_plain_without_it():
+    """It wraps each module of a model, and so adds to a name once for each."""
+    name = "transformer.h.10._original_component.attn._original_component.c_attn.weight"
+    assert plain_name(name) == "h.10.attn.c_attn.weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("h.10.ln_1.bias", ("h.N.ln_1.bias", "10")),
+        ("blocks.123.mlp.0.weight", ("blocks.N.mlp.0.weight", "123")),
+        ("model/h11/attn/c_attn/w", ("model/hN/attn/c_attn/w", "11")),
+        ("wte.weight", ("wte.weight", "")),
+        ("ln1w", ("ln1w", "")),
+    ],
+)
+def test_the_number_of_the_layer_in_a_name(name, parts):
+    assert with_N(name) == parts
+
+
+def test_our_name_of_a_parameter():
+    assert our_parameter("ln1w") == "h.N.ln_1.weight"  # one tensor has all layers
+    assert our_parameter("model/h11/ln_1/g") == "h.11.ln_1.weight"
+    assert our_parameter("h.0.attn.rotary.weight") == ""
+
+
+def test_what_each_program_has_beside_the_parameters():
+    masks = ["h.0.attn.bias", "h.11.attn.masked_bias", "blocks.0.attn.mask", "blocks.0.attn.IGNORE"]
+    for name in (*masks, "trf_blocks.10.att.mask"):
+        assert is_no_parameter(name), name
+    for name in ("h.0.attn.c_attn.bias", "wte.weight", "unembed.b_U", "blocks.0.attn.b_O"):
+        assert not is_no_parameter(name), name
+    zeros = {layout.program: layout.must_be_zero for layout in LAYOUTS if layout.must_be_zero}
+    assert zeros == {"TransformerLens": ("unembed.b_U",)}
+    no_bias = {layout.program: layout.no_bias for layout in LAYOUTS if layout.no_bias}
+    assert no_bias == {"LLMs-from-scratch": ("h.N.attn.c_attn",)}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(program, marks=pytest.mark.slow if program != "OpenAI" else ())
+        for program in BY_PROGRAM
+    ],
+)
+def test_a_model_of_more_than_ten_layers(program):
+    """In the order of the alphabet, layer 10 would come before layer 2."""
+    model = random_model(replace(SIZES, n_layer=11))
+    read = from_state_dict(in_layout(model, BY_PROGRAM[program]), n_head=2, **FIELDS)
+    assert read.config.n_layer == 11
+    assert list(read.parameters) == list(model.parameters)
+    for name, array in model.parameters.items():
+        np.testing.assert_array_equal(read.parameters[name], array, name)
+
+
+@pytest.mark.parametrize("program", ["transformers", "nanoGPT, minGPT and mlx-lm", "OpenAI"])
+def test_an_axis_of_1_before_each_tensor_is_left_out(program):
+    model = random_model(SIZES)
+    tensors = {name: x[np.newaxis] for name, x in in_layout(model, BY_PROGRAM[program]).items()}
+    read = from_state_dict(tensors, config=SIZES)
+    for name, array in model.parameters.items():
+        np.testing.assert_array_equal(read.parameters[name], array, name)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 8), (4097, 8)])
+def test_a_tensor_of_all_layers_that_cannot_be_one(shape):
+    tensors = in_layout(random_model(SIZES), BY_PROGRAM["llm.c"])
+    message = re.escape(f"h.N.ln_2.weight of all layers has the shape {shape}")
+    with pytest.raises(ArgumentError, match=f"^{message}$"):
+        by_our_names(tensors | {"ln2w": np.zeros(shape)}, np.concatenate)
+
+
+def test_a_tensor_of_all_layers_may_have_4096():
+    layers = list(by_layer("h.N.ln_2.weight", "", np.arange(4096)))
+    assert layers[-1] == ("h.4095.ln_2.weight", 4095)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS, ids=BY_PROGRAM)
 def test_names_and_shapes_are_those_of_the_program(layout):
     model = random_model(SIZES.with_head(heads(layout)[-1]))
@@ -265,8 +395,9 @@ def test_masks_and_zeros_beside_the_parameters(tmp_path, layout):
     one = np.array([0.0, 0, 0, 1, 0])
     for name in layout.must_be_zero:
         write_tensors(tmp_path, tensors | {name: one}, model.config)
-        refuses(f"{re.escape(name)} is not 0", tiedgpt.load_model, tmp_path)
-        with pytest.raises(ArgumentError, match=f"{re.escape(name)} is not 0"):
+        message = f"{re.escape(name)} is not 0, and a GPT-2 has no such parameter$"
+        refuses(message, tiedgpt.load_model, tmp_path)
+        with pytest.raises(ArgumentError, match=f"^{message}"):
             from_state_dict(tensors | {name: one}, config=model.config)
 
 
@@ -299,7 +430,7 @@ def test_a_model_that_lacks_the_biases_of_one_module(tmp_path, layout):
         if layout.parts[with_N(name)[0]].ours == "h.N.attn.c_attn.bias":
             del tensors[name]
     write_tensors(tmp_path, tensors, model.config)
-    if "h.N.attn.c_attn" in layout.no_bias:
+    if layout.program == "LLMs-from-scratch":
         assert_same(tiedgpt.load_model(tmp_path), model)
     else:
         refuses("h.0.attn.c_attn.bias is missing", tiedgpt.load_model, tmp_path)
@@ -331,21 +462,32 @@ def test_a_layout_by_head_tells_how_many_heads_there_are(tmp_path):
     model = random_model(SMALL)
     tensors = in_layout(model, BY_PROGRAM["TransformerLens"])
     assert_same(from_state_dict(tensors, **FIELDS), model)
-    message = "n_head is 7, but the tensors have 3 heads"
-    other = replace(SMALL, n_head=7)
-    refuses(message, tiedgpt.load_model, write_tensors(tmp_path, tensors, other))
-    with pytest.raises(ArgumentError, match=message):
-        from_state_dict(tensors, config=other)
-    with pytest.raises(ArgumentError, match=message):
-        from_state_dict(tensors, n_head=7, **FIELDS)
+    for n_head in (1, 7):
+        message = f"n_head is {n_head}, but the tensors have 3 heads$"
+        other = replace(SMALL, n_head=n_head)
+        refuses(message, tiedgpt.load_model, write_tensors(tmp_path, tensors, other))
+        with pytest.raises(ArgumentError, match=message):
+            from_state_dict(tensors, config=other)
+        with pytest.raises(ArgumentError, match=message):
+            from_state_dict(tensors, n_head=n_head, **FIELDS)
 
 
-def test_parts_that_do_not_fit_each_other(tmp_path):
-    """Only together have they as many columns as c_attn."""
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_parts_that_do_not_fit_each_other(tmp_path, part):
+    """Only together have they as many columns as c_attn. Each is needed."""
     tensors = in_layout(random_model(SMALL), BY_PROGRAM["LLMs-from-scratch"])
-    name = "trf_blocks.1.att.W_key.weight"
+    name = f"trf_blocks.1.att.W_{part}.weight"
     tensors[name] = np.ones((tensors[name].shape[0], 3), np.float32)
-    refuses(f"{name} of shape", tiedgpt.load_model, write_tensors(tmp_path, tensors, SMALL))
+    write_tensors(tmp_path, tensors, SMALL)
+    assert refuses(".", tiedgpt.load_model, tmp_path) == (
+        f"{tmp_path}: {name} of shape (3, 21) does not fit the other parts of "
+        "h.1.attn.c_attn.weight"
+    )
+    del tensors[name]
+    write_tensors(tmp_path, tensors, SMALL)
+    assert refuses(".", tiedgpt.load_model, tmp_path) == (
+        f"{tmp_path}: {name} is missing, a part of h.1.attn.c_attn.weight"
+    )
 
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])
@@ -353,9 +495,9 @@ def test_a_name_of_ours_beside_its_name_in_another_layout(tmp_path, prefix):
     model = random_model(SMALL)
     tensors = in_layout(model, BY_PROGRAM["LLMs-from-scratch"])
     tensors[f"{prefix}wte.weight"] = model.W_E + 1
-    refuses(
-        "'wte.weight' is there twice", tiedgpt.load_model, write_tensors(tmp_path, tensors, SMALL)
-    )
+    write_tensors(tmp_path, tensors, SMALL)
+    message = "'wte.weight' is there twice, also by its name in LLMs-from-scratch$"
+    refuses(message, tiedgpt.load_model, tmp_path)
 
 
 def test_nothing_is_read_before_values_are_asked_for(tmp_path, monkeypatch):
@@ -415,6 +557,139 @@ def test_a_square_matrix_and_its_transpose_at_one_place_differ():
     assert have_same_values(matrix, matrix)
     assert not have_same_values(matrix, matrix.T)
     assert matrix.equal_rows(matrix.T) == 0
+
+
+# Tensors of a file, and parts of them
+
+
+def as_tensor(values, dtype="F32"):
+    """A tensor of a file that has these values alone."""
+    content = np.ascontiguousarray(values).tobytes()
+    return Tensor(Path("x.bin"), "a", dtype, values.shape, 0, len(content), content)
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("F64", "<f8"), ("F32", "<f4"), ("F16", "<f2")])
+def test_the_transpose_and_the_layers_of_a_tensor_of_each_type(dtype, kind):
+    values = np.arange(24).reshape(4, 2, 3).astype(kind)
+    tensor = as_tensor(values, dtype)
+    of_strides = replace(tensor, strides=values.strides)
+    for each in (tensor, of_strides):
+        for layer in (0, 3):
+            part = each[layer]
+            assert part.shape == (2, 3)
+            assert part.start == layer * values[0].nbytes
+            assert part.end == part.start + values[0].nbytes
+            np.testing.assert_array_equal(part.values(), values[layer])
+            np.testing.assert_array_equal(part.T.values(), values[layer].T)
+            np.testing.assert_array_equal(part.T.T.values(copy=True), values[layer])
+            np.testing.assert_array_equal(part.T[2].values(), values[layer].T[2])
+        np.testing.assert_array_equal(each.T.values(), values.T)
+
+
+def test_the_bytes_of_a_tensor_are_not_in_its_text():
+    assert len(repr(as_tensor(np.zeros(1000, np.float32)))) < 200
+
+
+def test_a_tensor_is_at_the_place_of_another_if_all_of_it_is():
+    tensor = as_tensor(np.zeros((2, 2), np.float32))
+    assert tensor.is_at_place_of(replace(tensor, name="b", file=Path("y.bin")))
+    for change in (
+        {"memory": bytes(bytearray(tensor.memory))},
+        {"start": 4, "end": 20},
+        {"dtype": "I32"},
+        {"strides": (4, 8)},
+    ):
+        assert not tensor.is_at_place_of(replace(tensor, **change)), change
+
+
+def test_the_whole_message_of_a_type_that_is_not_read():
+    tensor = as_tensor(np.zeros(2, "<i8"), "I64")
+    assert refuses(".", tensor.values) == (
+        "x.bin: tensor 'a' is I64; expected one of F64, F32, F16, BF16"
+    )
+    tensor = as_tensor(np.zeros(2, np.int8), "F8_E5M2")
+    assert refuses(".", tensor.read_exactly) == (
+        "x.bin: tensor 'a' is F8_E5M2, which is not read; save it as F32 or F64"
+    )
+
+
+def test_parts_that_follow_each_other_are_one_stretch_of_the_file():
+    values = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    tensor = as_tensor(values)
+    for each in (tensor, replace(tensor, strides=values.strides)):
+        parts = [each[layer] for layer in range(4)]
+        for some in (parts, parts[1:], parts[:3]):
+            whole = join(some, axis=0)
+            assert isinstance(whole, Tensor)
+            assert (whole.start, whole.end) == (some[0].start, some[-1].end)
+            np.testing.assert_array_equal(
+                whole.values(), np.concatenate([x.values() for x in some])
+            )
+
+
+@pytest.mark.parametrize("order", [(0, 1, 3), (0, 2, 3), (0, 2, 1), (1, 0, 2), (0, 0, 1)])
+def test_parts_with_a_hole_or_in_another_order_are_no_stretch_of_the_file(order):
+    values = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    tensor = as_tensor(values)
+    parts = [tensor[layer] for layer in order]
+    expected = np.concatenate([values[layer] for layer in order])
+    np.testing.assert_array_equal(join(parts, axis=0).values(), expected)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_one_part_that_is_transposed_or_joined_makes_the_others_no_stretch(which):
+    values = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    tensor = as_tensor(values)
+    for change in (lambda part: part.T, lambda part: Joined([part], 0)):
+        parts = [tensor[layer] for layer in range(3)]
+        parts[which] = change(parts[which])
+        expected = np.concatenate([part.values() for part in parts])
+        np.testing.assert_array_equal(join(parts, axis=0).values(), expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_joined_parts_may_have_different_sizes(axis, monkeypatch):
+    """The values of all of them come in pieces, too."""
+    monkeypatch.setattr("tiedgpt.checkpoints.tensors.VALUES_PER_PIECE", 4)
+    values = np.arange(15, dtype=np.float32).reshape(3, 5)
+    cut = [1] if axis == 0 else [1, 3]
+    joined = join([as_tensor(part) for part in np.split(values, cut, axis)], axis)
+    assert joined.shape == (3, 5)
+    np.testing.assert_array_equal(joined.values(), values)
+    assert have_same_values(joined, as_tensor(values))
+    assert not have_same_values(joined, as_tensor(values + (values == 14)))
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 8, 9])
+def test_the_pieces_of_an_array_are_all_of_it(size, monkeypatch):
+    monkeypatch.setattr("tiedgpt.checkpoints.tensors.VALUES_PER_PIECE", 4)
+    values = np.arange(size)
+    pieces = list(in_pieces(values))
+    assert [piece.size for _, piece in pieces] == [4] * (size // 4) + [size % 4] * (size % 4 > 0)
+    for place, piece in pieces:
+        np.testing.assert_array_equal(values[place], piece)
+    assert [place.start for place, _ in pieces] == list(range(0, size, 4))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0, 3)])
+def test_zeros_that_a_file_lacks(shape):
+    tensor = zeros(Path("x.bin"), "ln_f.bias", shape)
+    assert (tensor.file, tensor.name) == (Path("x.bin"), "ln_f.bias")
+    for array in (tensor.values(), tensor.values(copy=True), tensor.read_exactly()):
+        np.testing.assert_array_equal(array, np.zeros(shape))
+        assert array.dtype == np.float32
+    tensor.values()[...] = 1  # a model may be trained
+    assert tensor.end == 4 * np.prod(shape)
+
+
+def test_numbers_beyond_bfloat16_become_infinite():
+    np.testing.assert_array_equal(to_bfloat16(np.array([1e300, -3.4e38, 1])), [np.inf, -np.inf, 1])
+
+
+def test_nan_of_any_bits_stays_nan_in_bfloat16():
+    """To round its bits may make a number of them."""
+    bits = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000], np.uint32)
+    assert np.isnan(to_bfloat16(bits.view(np.float32))).all()
 
 
 # Who else names tensors

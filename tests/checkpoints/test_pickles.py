@@ -8,9 +8,11 @@ import json
 import mmap
 import os
 import pickle
+import pickletools
 import warnings
 import zipfile
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -293,11 +295,17 @@ def test_gpt2s_vocabulary_is_not_advised_for_a_nanogpt_of_characters(write, run,
     assert "ids up to 257, more than the model of 101 tokens" in err
 
 
-def test_a_nanogpt_of_before_the_field_bias_has_gelu_new(write):
-    saved = nano_gpt(random_model(NANO))
-    del saved["model_args"]["bias"]
-    directory = write(saved, "ckpt.pt", config=None)
-    assert Opened(directory).config.activation_function == "gelu_new"
+def test_a_nanogpt_of_before_the_field_bias_has_gelu_new(tmp_path):
+    """Whether it has biases is seen from its tensors: the value of the field does not count."""
+    for fields, activation in (
+        ({}, "gelu_new"),
+        ({"bias": None}, "gelu"),
+        ({"bias": False}, "gelu"),
+    ):
+        config = pickles.config_of(ARGS | fields, tmp_path)
+        assert config.activation_function == activation
+        assert (config.embd_pdrop, config.resid_pdrop, config.attn_pdrop) == (0, 0, 0)
+        assert (config.bos_token_id, config.eos_token_id) == (None, None)
 
 
 @pytest.mark.parametrize("file", ["ckpt.pt", "mine.pt", "mine.pth"])
@@ -320,6 +328,7 @@ def test_only_a_state_dict_inside_of_another_dict_is_said_to_be_there(write):
     for value, is_nested in (
         (state, False),
         ({"state_dict": {"a": np.ones((1, 3))}}, True),
+        ({"state_dict": {"a": np.ones((1, 3))}, "model_args": None}, True),
         (nano, False),
     ):
         assert read_saved(write(value) / "pytorch_model.bin").is_nested == is_nested
@@ -402,18 +411,15 @@ def test_of_several_state_dicts_none_is_loaded(write):
     """Which one is meant is not known."""
     state = random_model().parameters
     directory = write({"model": state, "ema": state, "step": 3})
-    refuses("several state dicts, 'model', 'ema'", tiedgpt.load_model, directory)
+    refuses("several state dicts, 'model', 'ema': save one", tiedgpt.load_model, directory)
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        7,
         [1],
         {"state_dict": {"wte.weight": np.ones(1)}},
-        {"wte.weight": np.ones(1), "step": 3},
         {3: np.ones(1)},
-        {"model_args": {}, "model": 3},
     ],
 )
 def test_what_is_no_state_dict(read, value):
@@ -562,7 +568,7 @@ WRONG_TENSORS = {  # what is wrong with a tensor of 2 x 2 in a storage of 4 -> i
     "negative size": {"size": (-2, -2)},
     "numbers of 2000 bits": {"size": (2**2000, 2**2000)},
     "offset of 2000 bits": {"offset": 2**2000},
-    "axes": {"size": (1,) * 40, "stride": (1,) * 40},
+    "axes": {"size": (1,) * 33, "stride": (1,) * 33},
     "lengths": {"size": (2,)},
     "float": {"size": (2.0, 2)},
     "true": {"size": (True, 2)},
@@ -622,6 +628,9 @@ INSTRUCTIONS = {  # of pickle's -> what it replaces in WITH_ANOTHER_VALUE, and i
     "APPEND": (NONE, text("other") + b"]" + number(7) + b"a"),
     "APPENDS": (NONE, text("other") + b"](" + number(7) + number(8) + b"e"),
     "SETITEMS": (NONE, text("other") + b"}(" + text("y") + b"N" + text("z") + b"\x88u"),
+    "BINPUT": (NONE, text("other") + number(7) + b"q\7h\7\x86"),
+    "LONG_BINPUT": (NONE, text("other") + number(7) + b"r\0\1\0\0j\0\1\0\0\x86"),
+    "MEMOIZE": (NONE, text("other") + number(7) + b"\x94h\0\x86"),
     "BUILD": (NONE, text("other") + b"ccollections\nOrderedDict\n)R}" + text("y") + b"}sb"),
 }
 
@@ -643,6 +652,242 @@ def test_tensors_that_overlap_are_refused(read):
     refuses("overlap", read, torch_file(tensors))
 
 
+# Limits
+
+
+@pytest.mark.parametrize("is_old", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_pickle_may_have_two_megabytes(read, is_old):
+    """Here a text beside the state dict makes it so long."""
+    short = len(WITH_ANOTHER_VALUE) - len(b"N") + len(text(""))
+    values = np.arange(4, dtype=np.float32)
+    for size, is_right in ((2_097_152, True), (2_097_153, False)):
+        note = text("other") + text(" " * (size - short))
+        program = WITH_ANOTHER_VALUE.replace(NONE, note)
+        assert len(program) == size
+        content = (
+            five_pickles(program, [values]) if is_old else archive(program, [values.tobytes()])
+        )
+        if is_right:
+            assert read(content)["a"].shape == (2, 2)
+        else:
+            refuses("longer than 2097152 bytes", read, content)
+
+
+def test_all_instructions_up_to_the_limit_are_followed(read, monkeypatch):
+    content = archive(WITH_ANOTHER_VALUE, [bytes(16)])
+    count = sum(1 for _ in pickletools.genops(WITH_ANOTHER_VALUE)) - 1  # the last one is STOP
+    monkeypatch.setattr(pickles, "MAX_INSTRUCTIONS", count)
+    assert read(content)["a"].shape == (2, 2)
+    monkeypatch.setattr(pickles, "MAX_INSTRUCTIONS", count - 1)
+    refuses(f"more than {count - 1} instructions in its pickles$", read, content)
+
+
+def test_the_limits_leave_room_for_gpt2_xl_with_its_optimizer():
+    assert pickles.MAX_INSTRUCTIONS > 75_000
+    assert pickles.MAX_LIST > 200_000
+
+
+def test_a_dict_may_have_numbers_of_31_bits_as_keys(read):
+    """Optimizers number their parameters."""
+    for key in (0, 2**31 - 1, 2**31, -1):
+        optimizer = text("other") + b"}" + number(key) + b"Ns"
+        content = archive(WITH_ANOTHER_VALUE.replace(NONE, optimizer), [bytes(16)])
+        if key in (0, 2**31 - 1):
+            assert read(content)["a"].shape == (2, 2)
+        else:
+            refuses("a key of type int; expected a text or a small number", read, content)
+
+
+@pytest.mark.parametrize("is_old", FORMATS)
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_matrix_may_have_two_names(read, is_old, count):
+    """Of a tied model it has two. With more, the tensors take more memory than the file."""
+    matrix = np.ones((40, 40), np.float32)
+    content = torch_file({f"{n}": matrix for n in range(count)}, is_old)
+    if count == 2:
+        np.testing.assert_array_equal(read(content)["1"], matrix)
+    else:
+        refuses("damaged: tensors overlap: they have more values than the file$", read, content)
+
+
+# Tensors that are unusual, and right: the arguments of `tensor` -> its values
+UNUSUAL = {
+    "32 axes": ({"size": (2, 2) + 30 * (1,), "stride": (2, 1) + 30 * (1,)}, [[0, 1], [2, 3]]),
+    "an axis of 31 bits": ({"size": (0, 2**31)}, []),
+    "no values, and any offset": ({"size": (0, 2), "offset": 2**62}, []),
+    "a row twice": ({"stride": (0, 1)}, [[0, 1], [0, 1]]),
+    "the last number": ({"size": (1, 1), "offset": 3}, [[3]]),
+}
+
+
+def test_unusual_tensors_are_read(read):
+    for kind, (arguments, expected) in UNUSUAL.items():
+        program = b"\x80\x02}" + text("a") + tensor(**arguments) + b"s."
+        found = read(archive(program, [np.arange(4, dtype=np.float32).tobytes()]))["a"]
+        assert found.shape == arguments.get("size", (2, 2)), kind
+        np.testing.assert_array_equal(found.ravel(), np.ravel(expected), kind)
+
+
+IDENTITY_ENDS, CALL_ENDS = b"tQ", b"tR"
+FORMS = {  # of a tensor's instructions: what is replaced in them, by what, and part of the error
+    "a storage that is no view": (IDENTITY_ENDS, b"N" + IDENTITY_ENDS, None),
+    "a storage that is a view": (IDENTITY_ENDS, text("v") + IDENTITY_ENDS, "another storage"),
+    "no bits": (CALL_ENDS, b"N" + CALL_ENDS, None),
+    "a dict without bits": (CALL_ENDS, b"}" + CALL_ENDS, None),
+    "a negative bit": (CALL_ENDS, b"}" + text("neg") + b"\x88s" + CALL_ENDS, "resolve_neg"),
+}
+
+
+def test_what_newer_and_older_versions_of_torch_write_after_a_tensor(read):
+    for form, (ending, other_ending, message) in FORMS.items():
+        before, after = tensor().rsplit(ending, 1)
+        program = b"\x80\x02}" + text("a") + before + other_ending + after + b"s."
+        content = archive(program, [np.arange(4, dtype=np.float32).tobytes()])
+        if message is None:
+            np.testing.assert_array_equal(read(content)["a"], [[0, 1], [2, 3]], form)
+        else:
+            refuses(message, read, content)
+
+
+def test_a_storage_that_is_described_twice_and_differently_is_refused(read):
+    """Another number of values, another type, or both with the same number of bytes."""
+    as_doubles = ("storage", "ctorch\nDoubleStorage\n", "0", "cpu")
+    as_numbers = tensor(storage=("storage", "ctorch\nIntStorage\n", "0", "cpu"))
+    one_double = tensor(size=(1,), stride=(1,), n=2, storage=as_doubles)
+    for second in (tensor(n=5), tensor(n=3), as_numbers, one_double):
+        program = b"\x80\x02}" + text("a") + tensor() + b"s" + text("b") + second + b"s."
+        refuses("another storage", read, archive(program, [bytes(16)]))
+
+
+def test_the_storages_of_the_old_format_are_in_the_order_of_their_list(read):
+    """Neither in that in which the tensors name them, nor in that of the alphabet: 0, 1, 10, 2."""
+    program = b"\x80\x02}"
+    for key in range(10, -1, -1):
+        storage = ("storage", "ctorch\nFloatStorage\n", f"{key}", "cpu")
+        program += text(f"{key}") + tensor((1,), (1,), n=1, storage=storage) + b"s"
+    found = read(five_pickles(program + b".", [np.float32([key]) for key in range(11)]))
+    assert found == {f"{key}": [key] for key in range(11)}
+
+
+# Whole messages
+
+
+def in_the_old_format(computer: object, keys: object, program: bytes = b"\x80\x02}.") -> bytes:
+    """A file of these pickles, without values. The first two are right."""
+    content = pickle.dumps(MAGIC, 2) + pickle.dumps(PROTOCOL, 2) + pickle.dumps(computer, 2)
+    return content + program + pickle.dumps(keys, 2)
+
+
+def of_pickle(program: bytes) -> bytes:
+    return archive(b"\x80\x02" + program, [bytes(16)])
+
+
+READ_MORE = "(see weights/README.md, Checkpoints of other programs)"
+CONVERT = f"if you trust the file, convert it with torch {READ_MORE}"
+NOT_SAVED = f" is not a file of torch.save; a model of llm.c is not read {READ_MORE}"
+NO_STATE_DICT = (
+    "expected a state dict, name -> tensor, by itself or as one value of a dict, or nanoGPT's "
+    f"model and model_args; {CONVERT}"
+)
+OTHER_PICKLE = ": its pickle is damaged, not of torch.save, or longer than 2097152 bytes: "
+BIG_ENDIAN = (
+    ": its numbers begin with the highest byte (big-endian), which is not read; load it with "
+    "torch, and save it on a little-endian computer"
+)
+OTHER_STORAGES = ": damaged: its storages are not those of its tensors"
+ONE_TENSOR = {"wte.weight": np.ones((1, 1))}
+COMPUTER = {"little_endian": True}
+MESSAGES = {  # what is wrong -> the content of a file, and what the error says after its name
+    "another file": (b"hello", NOT_SAVED),
+    "another pickle": (pickle.dumps(3, 2) + pickle.dumps(PROTOCOL, 2), NOT_SAVED),
+    "another protocol": (pickle.dumps(MAGIC, 2) + pickle.dumps(3, 2), NOT_SAVED),
+    "a name": (
+        of_pickle(b"cos\nsystem\n."),
+        ": names 'os.system', which no state dict needs and which could run any code, so it is not "
+        f"read; {CONVERT}",
+    ),
+    "an instruction": (of_pickle(b"0."), f"{OTHER_PICKLE}ValueError('the instruction POP')"),
+    "an instruction of 0": (
+        of_pickle(b"I0\n."),
+        f"{OTHER_PICKLE}ValueError('the instruction INT 0')",
+    ),
+    "a later version": (
+        archive(b"\x80\x06}.", []),
+        f"{OTHER_PICKLE}ValueError('the instruction PROTO 6')",
+    ),
+    "an item of a list": (
+        of_pickle(b"]K\1K\2s."),
+        f"{OTHER_PICKLE}ValueError('SETITEM of a list')",
+    ),
+    "attributes of a list": (
+        of_pickle(b"]}b."),
+        f"{OTHER_PICKLE}ValueError('BUILD of a list')",
+    ),
+    "a number": (torch_file(7), f": holds a int; {NO_STATE_DICT}"),
+    "a number as the model": (
+        torch_file({"model_args": {}, "model": 3}),
+        f": holds a int; {NO_STATE_DICT}",
+    ),
+    "a value that is no tensor": (
+        torch_file(ONE_TENSOR | {"step": 3, "loss": 1.5}),
+        f": 'step' is a int; {NO_STATE_DICT}",
+    ),
+    "several state dicts": (
+        torch_file({"model": ONE_TENSOR, "ema": ONE_TENSOR, "step": 3, "teacher": ONE_TENSOR}),
+        ": holds several state dicts, 'model', 'ema', 'teacher': save one of them",
+    ),
+    "a tensor beyond its storage": (
+        of_pickle(b"}" + text("a") + tensor(size=(3, 2)) + b"s."),
+        ": damaged: tensor 'a' of shape (3, 2) is not in its storage of 4 numbers",
+    ),
+    "an expanded tensor": (
+        of_pickle(b"}" + text("a") + tensor(size=(9, 2), stride=(0, 1)) + b"s."),
+        ": tensor 'a' of shape (9, 2) is expanded from 4 numbers, which is not read: save its "
+        "contiguous()",
+    ),
+    "a negative bit": (
+        of_pickle(b"}" + text("a") + tensor().removesuffix(b"tR") + b"}K\0Ns" + b"tRs."),
+        ": 'a' has torch's negative bit, so its values are not those in the file: save its "
+        "resolve_neg()",
+    ),
+    "an archive without a list": (
+        b"PK\3\4" + bytes(6),
+        ": damaged: truncated, or not of torch.save: File is not a zip file",
+    ),
+    "a byteorder": (archive(b"\x80\x02}.", [], byteorder="big"), BIG_ENDIAN),
+    "a big computer": (in_the_old_format({"little_endian": False}, []), BIG_ENDIAN),
+    "a computer that is not known": (in_the_old_format({}, []), BIG_ENDIAN),
+    "no computer": (in_the_old_format([], []), BIG_ENDIAN),
+    "a key too many": (in_the_old_format(COMPUTER, ["0"]), OTHER_STORAGES),
+    "a key that is none": (in_the_old_format(COMPUTER, [[]]), OTHER_STORAGES),
+    "keys that are none": (in_the_old_format(COMPUTER, "0"), OTHER_STORAGES),
+    "a key too few": (
+        in_the_old_format(COMPUTER, [], b"\x80\x02}" + text("a") + tensor() + b"s."),
+        OTHER_STORAGES,
+    ),
+}
+
+
+def test_the_whole_message_of_each_file_that_is_refused(read, tmp_path):
+    for fault, (content, message) in MESSAGES.items():
+        assert refuses(".", read, content) == f"{tmp_path / 'pytorch_model.bin'}{message}", fault
+
+
+def test_the_whole_message_of_a_field_that_may_be_another_computation(tmp_path):
+    refused = partial(refuses, ".", pickles.config_of)
+    assert refused(ARGS | {"use_rotary": True}, tmp_path) == (
+        f"{tmp_path}: model_args has 'use_rotary', a bool, which nanoGPT does not have and which "
+        "may be another computation; if it is GPT-2 all the same, load the file with torch, and "
+        f"give its state dict to tiedgpt.from_state_dict {READ_MORE}"
+    )
+    assert refused(ARGS | {"n_head": 4}, tmp_path).startswith(f"{tmp_path}: model_args: n_embd 21 ")
+
+
+def test_a_pickle_of_version_5_is_read(read):
+    content = archive(WITH_ANOTHER_VALUE.replace(b"\x80\x02", b"\x80\x05"), [bytes(16)])
+    assert read(content)["a"].shape == (2, 2)
+
+
 # Archives
 
 
@@ -659,7 +904,10 @@ def edit_archive(change) -> bytes:
 
 
 ARCHIVES = {
-    "compressed": (lambda f: [(n, d, zipfile.ZIP_DEFLATED) for n, d in f.items()], "compressed"),
+    "compressed": (
+        lambda f: [(n, d, zipfile.ZIP_DEFLATED) for n, d in f.items()],
+        "damaged: 'm/data.pkl' is missing, compressed or encrypted, or not where the archive says$",
+    ),
     "big-endian": (lambda f: (f | {"m/byteorder": b"big"}).items(), "big-endian"),
     "an order that is not known": (lambda f: (f | {"m/byteorder": b""}).items(), "big-endian"),
     "no pickle": (lambda f: list(f.items())[1:], "data.pkl"),
@@ -667,6 +915,10 @@ ARCHIVES = {
     "a name twice": (lambda f: [*f.items(), ("m/data/0", bytes(16))], "data.pkl"),
     "no storage": (lambda f: list(f.items())[:2], "m/data/0"),
     "nothing": (lambda f: [], "torch.save"),
+    "a folder in a folder": (
+        lambda f: [(f"x/{n}", d) for n, d in f.items()],
+        "damaged: not an archive of torch.save, with one data.pkl$",
+    ),
 }
 
 
@@ -683,6 +935,15 @@ def test_an_archive_of_an_old_torch_is_read(read):
     assert read(content)["a"].shape == (2, 2)
 
 
+def test_an_archive_may_have_bytes_between_the_header_of_a_file_and_its_content(read):
+    """torch pads with them, so that each storage begins at a multiple of 64."""
+    info = zipfile.ZipInfo("m/data/0")
+    info.extra = b"FB\4\0ZZZZ"
+    values = np.arange(4, dtype=np.float32).tobytes()
+    found = read(edit_archive(lambda files: [*list(files.items())[:2], (info, values)]))
+    np.testing.assert_array_equal(found["a"], [[0, 1], [2, 3]])
+
+
 def test_a_storage_of_another_size_is_named_with_both_sizes(read):
     program = b"\x80\x02}" + text("a") + tensor() + b"s."
     content = archive(program, [bytes(12)])
@@ -691,8 +952,13 @@ def test_a_storage_of_another_size_is_named_with_both_sizes(read):
 
 def test_a_long_list_of_files_is_not_read(read, monkeypatch):
     """The objects that zipfile makes of a list take 10 times its memory."""
-    monkeypatch.setattr(pickles, "MAX_LIST", 100)
-    refuses("list of files", read, edit_archive(lambda files: files.items()))
+    content = edit_archive(lambda files: files.items())
+    size = int.from_bytes(content[-10:-6], "little")  # of the list, as the archive's end says
+    monkeypatch.setattr(pickles, "MAX_LIST", size)
+    assert read(content)["a"].shape == (2, 2)
+    monkeypatch.setattr(pickles, "MAX_LIST", size - 1)
+    message = f"not of torch.save: a list of files of {size} bytes; expected {size - 1}$"
+    refuses(message, read, content)
 
 
 # Places in the last entry of the list of files, which is that of m/data/0 -> another value
@@ -709,6 +975,17 @@ def test_a_list_of_files_that_is_damaged(read, place):
     if place == "sizes":
         content[start + 4 : start + 8] = value.to_bytes(4, "little")
     refuses("m/data/0", read, bytes(content))
+
+
+def test_a_list_of_files_that_zipfile_does_not_read(read):
+    """A later version of the format, and a name that is said to be UTF-8, and is not."""
+    content = edit_archive(lambda files: files.items())
+    start = content.rindex(b"PK\1\2")
+    for changes in ({6: 99}, {9: 8, 46: 0xFF}):  # places in an entry -> other bytes
+        changed = bytearray(content)
+        for place, value in changes.items():
+            changed[start + place] = value
+        refuses("damaged: truncated, or not of torch.save: .", read, bytes(changed))
 
 
 def test_a_file_that_is_not_where_the_archive_says(read):

@@ -7,12 +7,16 @@ each layer has one: "h.N.ln_1.bias" is that of layer N.
 import json
 import re
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
 from tiedgpt import from_state_dict
+from tiedgpt.checkpoints.model_names import MODELS
+from tiedgpt.checkpoints.state_dicts import config_of_shapes
 from tiedgpt.errors import ArgumentError, ConfigError, TiedGPTError, TiedGPTWarning
+from tiedgpt.gpt2.config import QUANTISED
 from tiedgpt.gpt2.parameters import parameter_shapes
 from tiedgpt.testing import TINY, random_model
 
@@ -104,6 +108,7 @@ def assert_read_as(model, read):
 
 # What no array of a state dict tells. All fields are given, because from_state_dict warns of those
 # that it assumes.
+IN_THE_ARRAYS = ("vocab_size", "n_ctx", "n_embd", "n_layer", "n_inner", "tied")
 NOT_IN_THE_ARRAYS = {
     "n_head": TINY.n_head,
     "activation_function": "gelu_new",
@@ -128,9 +133,21 @@ def test_from_state_dict(state_of, head):
 def test_a_state_dict_of_nano_gpt_needs_its_activation_function():
     """Models of nanoGPT have the exact gelu, but no array tells that."""
     state = nano_gpt_state(random_model())
-    with pytest.warns(TiedGPTWarning, match='pass activation_function="gelu", or "gelu_new"'):
+    with pytest.warns(TiedGPTWarning) as caught:
         model = from_state_dict(state, n_head=TINY.n_head)
     assert model.config.activation_function == "gelu_new"
+    assert [str(warning.message) for warning in caught] == [
+        "a state dict does not tell these fields, which are assumed: "
+        "activation_function='gelu_new', layer_norm_epsilon=1e-05, scale_attn_weights=True, "
+        "scale_attn_by_inverse_layer_idx=False; pass config, such as the path of a config.json, or "
+        "the fields. This one has the layout of nanoGPT, whose models have the exact gelu: pass "
+        'activation_function="gelu", or "gelu_new" if this model has GPT-2\'s'
+    ]
+    with pytest.warns(TiedGPTWarning) as caught:  # the one that is given is not spoken of
+        from_state_dict(state, n_head=TINY.n_head, activation_function="gelu")
+    [message] = [str(warning.message) for warning in caught]
+    assert message.endswith("such as the path of a config.json, or the fields")
+    assert "activation_function" not in message
 
 
 def test_a_state_dict_with_its_activation_function():
@@ -147,9 +164,13 @@ def test_one_warning_names_the_fields_that_are_assumed():
         )
     assert model.config.layer_norm_epsilon == 1e-6
     [message] = [str(warning.message) for warning in caught]
-    assert "scale_attn_by_inverse_layer_idx=False" in message
-    assert "activation_function='gelu_new'" in message
-    assert "layer_norm_epsilon" not in message
+    assert message == (
+        "a state dict does not tell these fields, which are assumed: "
+        "activation_function='gelu_new', scale_attn_weights=True, "
+        "scale_attn_by_inverse_layer_idx=False; pass config, such as the path of a config.json, or "
+        "the fields"
+    )
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 @pytest.mark.parametrize(
@@ -170,6 +191,18 @@ def test_another_head_of_a_state_dict_is_left_out_with_a_warning(other):
     assert_read_as(model, read)
     # The warning names the line that called from_state_dict, and there is only one.
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_each_of_several_other_heads_is_named():
+    model = random_model()
+    names = ["v_head.summary.weight", "v_head.summary.bias"]
+    state = model.parameters | {name: np.ones((1, TINY.n_embd)) for name in names}
+    with pytest.warns(TiedGPTWarning) as caught:
+        from_state_dict(state, config=TINY)
+    assert [str(warning.message) for warning in caught] == [
+        "the state dict: v_head.summary.weight, v_head.summary.bias: of another head than the one "
+        "that predicts tokens, so it is not used"
+    ]
 
 
 UNUSUAL = replace(
@@ -195,13 +228,23 @@ def test_a_state_dict_with_its_config(tmp_path, state_of, kind, head):
     assert read.config == model.config
 
 
+def test_a_config_may_be_any_mapping():
+    config = MappingProxyType(UNUSUAL.to_json())
+    assert from_state_dict(random_model().parameters, config=config).config == UNUSUAL
+
+
 @pytest.mark.parametrize("state_of", STATES)
 def test_a_config_that_says_tied_beside_another_head(state_of):
     """The head of the arrays is used, with a warning, as load_model does."""
     model = random_model(UNUSUAL.with_head("untied"))
-    with pytest.warns(TiedGPTWarning, match="config says tied, but") as caught:
+    with pytest.warns(TiedGPTWarning) as caught:
         read = from_state_dict(state_of(model), config=UNUSUAL)
     assert_read_as(model, read)
+    assert str(caught[0].message) == (
+        "config says tied, but the state dict has another lm_head.weight, which is used: untied, "
+        "as transformers 5 reads it; for tied, leave lm_head.weight out; for untied without this "
+        "warning, say so in config (tie_word_embeddings false)"
+    )
     assert [warning.filename for warning in caught] == [__file__]
 
 
@@ -209,8 +252,12 @@ def test_a_config_that_says_tied_beside_another_head(state_of):
 def test_a_config_that_says_untied_without_a_head(state_of):
     state = state_of(random_model(UNUSUAL))
     state.pop("lm_head.weight", None)
-    with pytest.raises(ArgumentError, match=r"config says untied .* no lm_head\.weight"):
+    with pytest.raises(ArgumentError) as caught:
         from_state_dict(state, config=UNUSUAL.with_head("untied"))
+    assert str(caught.value) == (
+        "config says untied (tie_word_embeddings false), but the state dict has no lm_head.weight; "
+        "say tied in config, and call the model's untie() to start from a copy"
+    )
 
 
 def test_a_config_that_says_untied_beside_a_copy_of_wte():
@@ -236,7 +283,8 @@ def test_a_tied_matrix_may_be_stored_under_lm_head_alone(prefix, given):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (7, "config must be"),
+        (7, "^config must be a Config, a dict or a path, got 7$"),
+        ("a\0b", r"^'a\\x00b' is not the name of a file$"),
         ({"model_type": "bert"}, "model_type"),
         ("no-such-file.json", r"no-such-file\.json"),
         (replace(TINY, n_layer=1), "GPT-2's of 1 layer"),
@@ -251,21 +299,28 @@ def test_a_config_that_is_none_or_another(config, message):
 def test_a_config_that_is_wrong_is_named_with_its_file(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"model_type": "gpt2", "n_layer": -1}), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"mine\.json: n_layer must be"):
-        from_state_dict(random_model().parameters, config=path)
+    for config in (path, str(path)):
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(path))}: n_layer must be"):
+            from_state_dict(random_model().parameters, config=config)
 
 
-def test_a_config_and_other_fields():
-    with pytest.raises(ArgumentError, match="not both"):
-        from_state_dict(random_model().parameters, config=TINY, n_head=3)
+@pytest.mark.parametrize("others", [{"n_head": 3}, {"n_head": 0}, {"layer_norm_epsilon": 1e-5}])
+def test_a_config_and_other_fields(others):
+    with pytest.raises(ArgumentError, match=r"^pass config, or n_head and other fields, not both$"):
+        from_state_dict(random_model().parameters, config=TINY, **others)
 
 
 @pytest.mark.parametrize(
     "name", ["activation", "vocab_size", "n_ctx", "n_embd", "n_layer", "n_inner", "tied"]
 )
 def test_a_field_that_cannot_be_given(name):
-    with pytest.raises(ArgumentError, match=f"'{name}' is not a field.*activation_function"):
-        from_state_dict(random_model().parameters, n_head=3, **{name: 3})
+    with pytest.raises(ArgumentError, match=f"^'{name}' is not a field") as caught:
+        from_state_dict(random_model().parameters, n_head=3, layer_norm_epsilon=0.1, **{name: 3})
+    known = set(vars(TINY)) - {*NOT_IN_THE_ARRAYS, *IN_THE_ARRAYS}
+    message = str(caught.value)
+    assert message.startswith(f"'{name}' is not a field that can be given; expected one of activ")
+    assert known < set(message.partition("one of ")[2].split(", "))
+    assert not set(IN_THE_ARRAYS) & set(message.partition("one of ")[2].split(", "))
 
 
 def test_from_a_state_dict_of_llm_c():
@@ -289,13 +344,38 @@ def test_arrays_in_the_byte_order_of_other_machines():
     np.testing.assert_array_equal(read([1, 2]), model([1, 2]))
 
 
+def test_float64_of_other_machines_stays_float64():
+    """A third is another number in float32."""
+    parameters = random_model().parameters
+    state = {name: np.full(x.shape, 1 / 3, dtype=">f8") for name, x in parameters.items()}
+    read = from_state_dict(state, config=TINY)
+    for array in read.parameters.values():
+        assert array.dtype == np.float64
+        assert (array == 1 / 3).all()
+
+
+def test_half_precision_and_whole_numbers_in_lists_become_float32():
+    model = random_model()
+    half = {name: x.astype(np.float16) for name, x in model.parameters.items()}
+    half["ln_f.bias"] = [0, -7] * 24
+    read = from_state_dict(half, config=TINY)
+    assert {array.dtype.name for array in read.parameters.values()} == {"float32"}
+    np.testing.assert_array_equal(read.W_E, half["wte.weight"])
+    np.testing.assert_array_equal(read.parameters["ln_f.bias"], [0, -7] * 24)
+
+
 @pytest.mark.parametrize("state_of", STATES)
 def test_bfloat16_becomes_float32(state_of):
     torch = pytest.importorskip("torch")
     state = state_of(random_model())
-    half = {name: torch.from_numpy(array.copy()).bfloat16() for name, array in state.items()}
+    whole = {name: torch.from_numpy(array.copy()) for name, array in state.items()}
+    half = {name: x.bfloat16() for name, x in whole.items()}
     model = from_state_dict(half, **NOT_IN_THE_ARRAYS)
     assert model.dtype == np.float32
+    trained = {
+        name: torch.nn.Parameter(x.double(), x.dtype != torch.bool) for name, x in whole.items()
+    }
+    assert from_state_dict(trained, **NOT_IN_THE_ARRAYS).dtype == np.float64
 
 
 @pytest.mark.parametrize("kind", ["meta", "sparse"])
@@ -319,6 +399,46 @@ def test_a_model_without_biases_gets_biases_of_0():
             assert not model.parameters[name].any()
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_n_head_of_the_sizes_of_openais_models_is_known(name):
+    """From arrays of these shapes, which take no memory."""
+    expected = MODELS[name].config
+    shapes = parameter_shapes(expected)
+    arrays = {each: np.broadcast_to(np.float32(0), shape) for each, shape in shapes.items()}
+    assert config_of_shapes(arrays, None, {}) == expected
+    assert config_of_shapes(arrays, 2, {}).n_head == 2
+    arrays = {each: array for each, array in arrays.items() if not each.startswith("h.3.")}
+    layers = expected.n_layer - 1
+    message = f"^n_head .* shapes of {layers} layers of width {expected.n_embd}: pass n_head=$"
+    with pytest.raises(ArgumentError, match=message):
+        config_of_shapes(arrays, None, {})
+
+
+@pytest.mark.parametrize("n_head", [0, 5])
+def test_an_n_head_that_cannot_be(n_head):
+    with pytest.raises(ConfigError, match=f"n_head .*{n_head}"):
+        from_state_dict(random_model().parameters, **NOT_IN_THE_ARRAYS | {"n_head": n_head})
+
+
+def test_a_state_dict_without_one_of_the_two_matrices():
+    parameters = random_model().parameters
+    for name in ("wte.weight", "wpe.weight"):
+        message = f"^this is not the state dict of a GPT-2: it has no matrix {re.escape(name)}$"
+        without = {each: array for each, array in parameters.items() if each != name}
+        for state in (without, parameters | {name: np.ones(48)}):
+            with pytest.raises(ArgumentError, match=message):
+                from_state_dict(state, **NOT_IN_THE_ARRAYS)
+
+
+@pytest.mark.parametrize("wide", ["wte.weight", "wpe.weight"])
+def test_the_matrix_of_tokens_says_which_precision_a_model_has(wide):
+    parameters = random_model().parameters
+    state = parameters | {wide: parameters[wide].astype(np.float64)}
+    model = from_state_dict(state, config=TINY)
+    expected = np.float64 if wide == "wte.weight" else np.float32
+    assert {array.dtype.type for array in model.parameters.values()} == {expected}
+
+
 def test_n_head_has_to_be_given():
     message = "n_head cannot be read from the shapes of 3 layers of width 48: pass n_head="
     with pytest.raises(ArgumentError, match=message):
@@ -340,9 +460,12 @@ def test_two_names_of_one_parameter():
     twice = {**state, "wpe.weight": with_nan, "transformer.wpe.weight": with_nan.copy()}
     from_state_dict(twice, config=model.config)
     state["transformer.wte.weight"] = model.W_E + 1
-    message = r"'wte\.weight' and 'transformer\.wte\.weight' are both wte\.weight, and they differ"
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(ArgumentError) as caught:
         from_state_dict(state, config=model.config)
+    assert str(caught.value) == (
+        "'wte.weight' and 'transformer.wte.weight' are both wte.weight, and they differ: give one "
+        "of them"
+    )
 
 
 NO_WEIGHTS = {
@@ -356,8 +479,33 @@ NO_WEIGHTS = {
 }
 
 
+NOT_FLOATS = {  # a kind of NO_WEIGHTS -> what the error says after the name
+    "int8": "must be an array of floats, got int8",
+    "bool": "must be an array of floats, got bool",
+    "complex": "must be an array of floats, got complex128",
+    "a number": "must be an array of floats, got float32 ()",
+    "None": "must be an array of floats, got object ()",
+}
+
+
+@pytest.mark.parametrize("kind", NOT_FLOATS)
+def test_the_whole_message_of_a_value_that_is_no_array_of_floats(kind):
+    for name in ("wte.weight", "module.h.1.mlp.c_fc.weight"):
+        state = {name: NO_WEIGHTS[kind]}
+        with pytest.raises(ArgumentError) as caught:
+            from_state_dict(state, config=TINY)
+        assert str(caught.value) == f"'{name}' {NOT_FLOATS[kind]}"
+
+
+def test_an_error_of_numpy_is_shown():
+    state = {**random_model().parameters, "wte.weight": NO_WEIGHTS["rows of unequal lengths"]}
+    message = "^'wte.weight' must be an array of floats: .*inhomogeneous shape after 1 dimensions"
+    with pytest.raises(ArgumentError, match=message):
+        from_state_dict(state, config=TINY)
+
+
 @pytest.mark.parametrize("value", NO_WEIGHTS.values(), ids=NO_WEIGHTS)
-@pytest.mark.parametrize("name", ["wte.weight", "h.0.attn.c_attn.weight", "h.1.mlp.c_fc.weight"])
+@pytest.mark.parametrize("name", ["wte.weight", "h.1.mlp.c_fc.weight"])
 def test_a_value_that_is_no_matrix_of_floats(name, value):
     with pytest.raises(ArgumentError, match=re.escape(name)):
         from_state_dict({**random_model().parameters, name: value}, config=TINY)
@@ -386,26 +534,46 @@ def test_weights_as_lists():
 
 @pytest.mark.parametrize("state", [None, [np.ones(3)], np.ones(3)], ids=["None", "list", "array"])
 def test_a_state_dict_that_is_no_dict(state):
-    with pytest.raises(ArgumentError, match=r"module\.state_dict\(\)"):
+    with pytest.raises(ArgumentError) as caught:
         from_state_dict(state)
+    assert str(caught.value) == (
+        f"a state dict maps names to arrays, got {state!r}; a torch module's is module.state_dict()"
+    )
+
+
+def test_a_state_dict_of_quantised_weights():
+    state = random_model().parameters | {"h.1.attn.c_attn.qweight": np.ones((2, 2), np.int32)}
+    with pytest.raises(ArgumentError, match=f"^'h.1.attn.c_attn.qweight': {QUANTISED}$"):
+        from_state_dict(state, config=TINY)
 
 
 def test_a_state_dict_inside_of_a_checkpoint_is_named():
     state = {"model_state_dict": random_model().parameters, "epoch": 3}
-    with pytest.raises(ArgumentError, match=r"'model_state_dict' is a dict: give that one"):
+    with pytest.raises(ArgumentError, match=r"^'model_state_dict' is a dict: .* the model's$"):
         from_state_dict(state, config=TINY)
 
 
 def test_an_unknown_parameter():
     with pytest.raises(ArgumentError, match="'conv1' is no parameter of a GPT-2"):
         from_state_dict({"conv1": np.ones(3)})
-    with pytest.raises(ArgumentError, match=r"'wpe\.weigth' is no .* the nearest are wpe\.weight"):
+    with pytest.raises(
+        ArgumentError, match=r"'wpe\.weigth' is no .* the nearest are wpe\.weight, "
+    ):
         from_state_dict({"wpe.weigth": np.ones(3)})
+    with pytest.raises(ArgumentError, match=r"'ln_1\.weight' is no .* are .*h\.N\.ln_1\.weight"):
+        from_state_dict({"ln_1.weight": np.ones(3)})  # of which layer is not known
+    nearest = "h.10.ln_1.weight, h.10.ln_2.weight, "  # of the same layer
+    with pytest.raises(ArgumentError, match=f"'module.h.10.ln_1.wight' is no .* are {nearest}"):
+        from_state_dict({"module.h.10.ln_1.wight": np.ones(3)})
 
 
 def test_a_masked_array_is_refused():
     state = dict(random_model().parameters)
     values = state["ln_f.bias"]
     state["ln_f.bias"] = np.ma.masked_array(values, mask=[True] + [False] * (values.size - 1))
-    with pytest.raises(ArgumentError, match=r"'ln_f\.bias' is a masked array: give one without a"):
-        from_state_dict(state, TINY)
+    with pytest.raises(ArgumentError, match=r"^'ln_f\.bias' is a masked array: .* without a mask$"):
+        from_state_dict(state, config=TINY)
+    state["ln_f.bias"] = np.ma.masked_array(values)  # which masks nothing
+    np.testing.assert_array_equal(
+        from_state_dict(state, config=TINY).parameters["ln_f.bias"], values
+    )

@@ -189,9 +189,30 @@ def test_the_checkpoint_of_a_training_is_loaded(openais_model, newest):
 def test_of_several_checkpoints_of_a_training_none_is_loaded(openais_model):
     index = (openais_model / INDEX).read_bytes()
     (openais_model / INDEX).unlink()
-    for step in (900, 1000):
+    for step in (900, 1000, 700, 800):
         (openais_model / f"model-{step}.index").write_bytes(index)
-    refuses("2 checkpoints, model-1000.index, model-900.index", tiedgpt.load_model, openais_model)
+    assert refuses(".", tiedgpt.load_model, openais_model) == (
+        f"{openais_model} has 4 checkpoints, model-1000.index, model-700.index, model-800.index: "
+        "give a directory with one, or with the file 'checkpoint' that names one of them"
+    )
+    (openais_model / INDEX).write_bytes(index)  # OpenAI's own name counts more
+    assert_same(tiedgpt.load_model(openais_model), MODEL)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(b"", id="alone"),
+        pytest.param(b'all_model_checkpoint_paths: "model-900"\n' * 100, id="in-a-later-line"),
+        pytest.param(b'# model_checkpoint_path: "model-900"\n', id="after-a-comment"),
+    ],
+)
+def test_the_newest_checkpoint_may_be_named_with_a_path_that_is_no_utf_8(tmp_path, before):
+    for step in (900, 1000):
+        (tmp_path / f"model-{step}.index").touch()
+    named = b'model_checkpoint_path: "/r\xe9sum\xe9/model-1000"\n'
+    (tmp_path / "checkpoint").write_bytes(before + named)
+    assert tensorflow.index_file(tmp_path) == tmp_path / "model-1000.index"
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(9, 8), (3, 4)])
@@ -201,12 +222,14 @@ def test_the_tensors_of_an_optimizer_are_left_out_with_a_warning(openais_model, 
     for name in (b"model/wte/Adam", b"model/wte/Adam_1"):
         entries.append((name, entry_proto(MODEL.W_E.shape, offset=len(data))))
         data += bytes(MODEL.W_E.nbytes)
-    entries.append((b"beta1_power", entry_proto((), offset=len(data))))
-    step = entry_proto((), offset=len(data) + 4, size=size, dtype=dtype)
+    for name in (b"beta1_power", b"beta2_power"):
+        entries.append((name, entry_proto((), offset=len(data))))
+        data += bytes(4)
+    step = entry_proto((), offset=len(data), size=size, dtype=dtype)
     entries.append((b"global_step", step))
     index = table(in_blocks(sorted(entries)))
-    write_openai_files(openais_model, index, data + bytes(4 + size), TINY)
-    with pytest.warns(TiedGPTWarning, match="4 tensors of an optimizer are not used") as caught:
+    write_openai_files(openais_model, index, data + bytes(size), TINY)
+    with pytest.warns(TiedGPTWarning, match="5 tensors of an optimizer are not used") as caught:
         assert_same(tiedgpt.load_model(openais_model), MODEL)
     assert [warning.filename for warning in caught] == [__file__]
 
@@ -284,7 +307,14 @@ RULES = [  # a wrong index, and the error
     pytest.param(b"", "not the index of a GPT-2, or truncated", id="empty"),
     pytest.param(MAGIC, "or truncated: expected 48 to", id="short"),
     pytest.param(GOOD + b"\0", "not the index", id="longer"),
-    pytest.param(bytes(MAX_INDEX + 1), "expected 48 to 1048576 bytes", id="large"),
+    pytest.param(
+        GOOD[:-FOOTER].ljust(1_048_577 - FOOTER, b"\0") + GOOD[-FOOTER:],
+        "expected 48 to 1048576 bytes, of which the last are 57fb808b247547db$",
+        id="large",
+    ),
+    pytest.param(
+        GOOD[:-1] + b"\0", "expected 48 to 1048576 bytes, of which the last are", id="no-magic"
+    ),
     # The footer
     pytest.param(
         with_footer(b"\xff" * 40),
@@ -313,9 +343,24 @@ RULES = [  # a wrong index, and the error
         id="many-restarts",
     ),
     pytest.param(
+        with_block(b"\0\1\0a" + (2).to_bytes(4, "little")),
+        "bytes after the last tensor",
+        id="a-restart-too-many",
+    ),
+    pytest.param(
         with_block(b"\1\1\0ab" + bytes(4)),
         "a key of 1 bytes after 1 of the previous key",
         id="shared-with-no-key",
+    ),
+    pytest.param(
+        with_block(block([(b"k" * 256, ENTRY)])),
+        "a key of 256 bytes after 0",
+        id="key-of-256-bytes",
+    ),
+    pytest.param(
+        with_block(block([(b"k" * 255, ENTRY), (b"k" * 256, ENTRY)])),
+        "a key of 1 bytes after 255",
+        id="shared-key-of-256-bytes",
     ),
     pytest.param(
         with_block(b"\0\xff\x7f\0" + bytes(20)),
@@ -346,6 +391,11 @@ RULES = [  # a wrong index, and the error
     ),
     pytest.param(
         with_entry(entry_proto(dtype=19)), "'model/wte': dtype is 19; expected 1", id="dtype"
+    ),
+    pytest.param(
+        with_entry(entry_proto(dtype=9, size=8)),  # which only a counter of an optimizer may have
+        "'model/wte': dtype is 9; expected 1",
+        id="dtype-of-a-counter",
     ),
     pytest.param(
         with_entry(entry_proto(shard=1)),
@@ -384,8 +434,45 @@ def test_an_index_that_breaks_a_rule_is_refused(tmp_path, index, message):
     """The error names the rule and the file, the index or the data, and is short."""
     write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
     error = refuses(message, tiedgpt.load_model, tmp_path)
-    assert str(tmp_path / "model.ckpt.") in error
+    assert error.startswith(f"{tmp_path / INDEX}: ")
     assert len(error) < 300 + len(str(tmp_path))
+
+
+SHAPE_IN_PARTS = text_field(2, text_field(2, number_field(1, 1)))  # one axis of length 1
+ODD = {  # an index that may be unusual, and the shapes of its tensors
+    "as long as it may be": (
+        GOOD[:-FOOTER].ljust(1_048_576 - FOOTER, b"\0") + GOOD[-FOOTER:],
+        {"model/wte": (1,)},
+    ),
+    "a key of 255 bytes": (with_block(block([(b"k" * 255, ENTRY)])), {"k" * 255: (1,)}),
+    "a number twice: the last one counts": (
+        with_entry(number_field(1, 19) + ENTRY),
+        {"model/wte": (1,)},
+    ),
+    "a shape in two parts": (with_entry(ENTRY + SHAPE_IN_PARTS), {"model/wte": (1, 1)}),
+    "a text in place of a number": (with_entry(ENTRY + text_field(3, b"x")), {"model/wte": (1,)}),
+    "a number in place of a shape": (with_entry(ENTRY + number_field(2, 7)), {"model/wte": (1,)}),
+    "a name that begins like one of an optimizer": (
+        with_block(block([(b"model/wte/Adam_2", ENTRY)])),
+        {"model/wte/Adam_2": (1,)},
+    ),
+}
+
+
+def test_an_odd_index_is_read(tmp_path):
+    """Fields of a message that have another type than that of their number are ignored."""
+    for kind, (index, shapes) in ODD.items():
+        write_openai_files(tmp_path, index, ONE_FLOAT, TINY)
+        saved = read_saved(tmp_path / INDEX)
+        assert {name: tensor.shape for name, tensor in saved.tensors.items()} == shapes, kind
+        assert not saved.of_optimizer, kind
+
+
+def test_a_number_has_at_most_64_bits():
+    for value in (0, 127, 128, 2**63, 2**64 - 1):
+        assert tensorflow.Bytes(varint(value) + b"x").varint() == value
+    with pytest.raises(ValueError, match="a number of more than 64 bits"):
+        tensorflow.Bytes(varint(2**64)).varint()
 
 
 # The tensors are those of the model
@@ -462,21 +549,33 @@ def hparams(**changes) -> str:
         pytest.param(
             hparams(n_vocab="5\n"), "vocab_size must be a whole number .* got '5", id="text"
         ),
-        pytest.param(hparams(scale_by_depth=True), "'scale_by_depth' is not a field", id="field"),
+        pytest.param(
+            hparams(scale_by_depth=True),
+            "'scale_by_depth' is not a field of OpenAI's models, and may be another computation; "
+            "expected n_vocab, n_ctx, n_embd, n_head, n_layer$",
+            id="field",
+        ),
         pytest.param(hparams(n_layer=10**9), "n_layer must be a whole number", id="large"),
         pytest.param(hparams(n_head=3), "n_embd 2 does not divide into n_head 3", id="n_head-3"),
         # The shapes of the tensors do not depend on n_head, so that only the heads' width, n_embd /
         # n_head, shows a wrong one.
         pytest.param(
             hparams(n_head=2),
-            "n_embd 2 with n_head 2 makes heads of width 1, expected 2 as in all of OpenAI's",
+            "n_embd 2 with n_head 2 makes heads of width 1, expected 2 as in all of OpenAI's "
+            "models: fetch the file again$",
             id="n_head-2",
         ),
     ],
 )
 def test_a_wrong_hparams_json_is_refused(openais_model, content, message):
     (openais_model / HPARAMS).write_text(content)
-    refuses(f"{HPARAMS}: {message}", tiedgpt.load_model, openais_model)
+    error = refuses(f"{HPARAMS}: {message}", tiedgpt.load_model, openais_model)
+    assert error.startswith(f"{openais_model / HPARAMS}: ")
+
+
+def test_the_last_token_of_a_larger_vocabulary_ends_a_text_too(tmp_path):
+    config = tensorflow.config_of(json.loads(hparams(n_vocab=60_000)), tmp_path)
+    assert (config.bos_token_id, config.eos_token_id) == (59_999, 59_999)
 
 
 @pytest.mark.parametrize("file", [HPARAMS, INDEX, DATA])

@@ -374,6 +374,12 @@ FOLDERS = {
         | {"config.json": {"model_type": "gpt2"} | ANOTHER_CLASS},
         PREFIXED,
     ),
+    "class-of-config-json-beside-null": (
+        changed(pre_tokenizer=BYTE_LEVEL | PREFIX_SPACE)
+        | {"tokenizer_config.json": {"tokenizer_class": None}}
+        | {"config.json": {"model_type": "gpt2"} | ANOTHER_CLASS},
+        PREFIXED,
+    ),
     "eot-is-special-in-the-settings": (
         with_json(tokenizer_config=decoder({**eot(), "special": False})),
         SMALL_ONE,
@@ -559,28 +565,19 @@ def json_with(*added: object) -> dict:
 
 FIRST_MERGES = {"merges.txt": "l o\nlo w\n"}  # of five
 REFUSED = {
-    "nothing": ({}, "no tokenizer"),
     # Settings that change ids
     "normalizer": (changed(normalizer={"type": "NFC"}), "normalizer"),
     "type": (with_model(type="##"), "model.type"),
-    "dropout": (with_model(dropout=0.1), "model.dropout"),
     "prefix": (with_model(continuing_subword_prefix="##"), "continuing_subword_prefix"),
     "suffix": (with_model(end_of_word_suffix="##"), "end_of_word_suffix"),
     "ignore-merges": (with_model(ignore_merges=True), "ignore_merges"),
     "no-pre-tokenizer": (changed(pre_tokenizer=None), "pre_tokenizer"),
     "pre-tokenizer": (pre_tokenized(type="##"), "pre_tokenizer.type"),
-    "prefix-space": (pre_tokenized(add_prefix_space=True), "add_prefix_space"),
     "no-word-of-it": (pre_tokenized(add_prefix_space=None), "add_prefix_space"),
     "use-regex": (pre_tokenized(use_regex=False), "use_regex"),
     "sequence-of-two": (
         changed(pre_tokenizer={"type": "Sequence", "pretokenizers": [{}, BYTE_LEVEL]}),
         "pre_tokenizer.type",
-    ),
-    "flag-as-text": (json_with({**eot(), "lstrip": "no"}), EOT, "lstrip"),
-    "special-tokens-as-text": (
-        with_json(tokenizer_config={"split_special_tokens": True}),
-        "tokenizer_config.json",
-        "split_special_tokens",
     ),
     "prefix-space-in-settings": (
         with_json(tokenizer_config={"add_prefix_space": True}),
@@ -621,16 +618,9 @@ REFUSED = {
     # Files that are malformed
     "no-model": ({"tokenizer.json": without(changed()["tokenizer.json"], "model")}, "model"),
     "no-merges": (changed(model=without(bpe_model(), "merges")), "model.merges"),
-    "no-vocab": (changed(model=without(bpe_model(), "vocab")), "model.vocab"),
     "added-by-name": (changed(added_tokens={"a": 1}), "added_tokens"),
-    "added-text": (json_with(EOT), EOT),
-    "merge-of-one": (with_model(merges=["l o", "low"]), "merge 2", "low"),
     "merge-with-a-list": (with_model(merges=[["l", []]]), "merge 1"),
     "merge-by-name": (with_model(merges=[{"l": "o", "a": "b"}]), "merge 1"),
-    "line-of-one": (
-        merges_and_vocab() | {"merges.txt": "#version: 0.2\nl o\nlow\n"},
-        "merges.txt, line 3",
-    ),
     "empty-line": (merges_and_vocab() | {"merges.txt": "l o\n\nlo w\n"}, "merges.txt, line 2"),
     "two-spaces": (merges_and_vocab() | {"merges.txt": "l  o\n"}, "merges.txt, line 1"),
     "version-later": (
@@ -652,7 +642,6 @@ REFUSED = {
     "merge-of-equals-twice": ({"merges.txt": "l l\nl l\n"}, "merge 2", "l l"),
     "merge-without-id": (merges_and_vocab() | {"merges.txt": f"{MERGES}a b\n"}, "merge 6", "a b"),
     "merges-missing": (with_model(merges=["l o", "lo w"]), "tokenizer.json", "Ġlow"),
-    "lines-missing": (merges_and_vocab() | FIRST_MERGES, "vocab.json", "Ġlow"),
     "id-as-text": (merges_and_vocab(lo="256"), "vocab.json", "'lo'"),
     "id-true": (merges_and_vocab(**{'"': True}), "vocab.json", "True"),
     "no-id": (merges_and_vocab() | {"vocab.json": without(ORDINARY, "Ġ")}, "vocab.json", "'Ġ'"),
@@ -666,7 +655,6 @@ REFUSED = {
     ),
     "space-in-added": (json_with(eot(), added_token("Ġx", 262)), "tokenizer.json", "Ġx"),
     "added-without-id": (json_with(without(eot(), "id")), "tokenizer.json", EOT),
-    "added-id-of-another": (json_with(added_token(EOT, 262)), EOT, "261", "262"),
     "added-merge": (json_with(added_token("low", 256)), "'low'", "256", "257"),
     # transformers gives <pad> the id 262, which another token has.
     "added-after-ten-ids-of-no-token": (
@@ -679,18 +667,15 @@ REFUSED = {
     ),
     "added-gap": (json_with(eot(), added_token("<x>", 263)), "<x>", "263"),
     # tokenizer.json beside merges.txt and vocab.json
-    "other-merges": (with_json() | FIRST_MERGES, "merges.txt", "tokenizer.json"),
     "other-order": (
         with_json() | {"merges.txt": MERGES.replace("e r\nÃ ©", "Ã ©\ne r")},
         "merges.txt",
     ),
-    "other-ids": (with_json() | merges_and_vocab(low=258, Ġlow=257), "vocab.json", "'low'"),
     "other-id-of-added": (
         with_json(PAD) | merges_and_vocab(**{"<pad>": 263}),
         "vocab.json",
         "<pad>",
     ),
-    "unknown-token": (with_json() | merges_and_vocab(**{"<pad>": 262}), "vocab.json", "<pad>"),
     # Other files with another id
     "added-tokens-json": (
         with_json(PAD, added_tokens={"<pad>": 263}),
@@ -729,6 +714,303 @@ def test_a_folder_is_refused(tmp_path, name):
         assert word in message
 
 
+MEND = (
+    "load the folder once with transformers' AutoTokenizer and write it with save_pretrained, "
+    "which puts all tokens into tokenizer.json"
+)
+OTHER_CLASS = "which may add tokens, or cut a text in another way than GPT-2"
+WHICH_IS_WRONG = "tokenizer.json beside it; remove the file that is wrong"
+ROBERTA_SETTINGS = {"tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer"}}
+MESSAGES = {  # a folder, and the whole message, in which the folder is FOLDER
+    "nothing": (
+        {},
+        "FOLDER has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json",
+    ),
+    "class-of-the-pair": (
+        merges_and_vocab() | ROBERTA_SETTINGS,
+        f"FOLDER: tokenizer_class is 'RobertaTokenizer', {OTHER_CLASS}; {MEND}",
+    ),
+    "class-of-the-pair-with-all-names": (
+        merges_and_vocab()
+        | {"tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer"} | NO_NAME_IS_OTHER},
+        f"FOLDER: tokenizer_class is 'RobertaTokenizer', {OTHER_CLASS}; {MEND}",
+    ),
+    "class-beside-json": (
+        with_json() | ROBERTA_SETTINGS,
+        f"FOLDER: tokenizer_class is 'RobertaTokenizer', {OTHER_CLASS}; if tokenizer.json alone "
+        'has the right ids, write "tokenizer_class": "PreTrainedTokenizerFast" into '
+        "tokenizer_config.json",
+    ),
+    "special-tokens-as-text": (
+        with_json(tokenizer_config={"split_special_tokens": True}),
+        "FOLDER/tokenizer_config.json: split_special_tokens is set, expected false, as in GPT-2",
+    ),
+    "no-vocab": (
+        changed(model=without(bpe_model(), "vocab")),
+        "FOLDER/tokenizer.json: expected model.vocab and model.merges",
+    ),
+    "prefix-space": (
+        pre_tokenized(add_prefix_space=True),
+        "FOLDER/tokenizer.json: add_prefix_space is True, but not in tokenizer_config.json beside "
+        "it, which transformers reads; write the right value into both files",
+    ),
+    "dropout": (
+        with_model(dropout=0.1),
+        "FOLDER/tokenizer.json: model.dropout is 0.1, expected None, as in GPT-2",
+    ),
+    "sequence-of-two": (
+        changed(pre_tokenizer={"type": "Sequence", "pretokenizers": [BYTE_LEVEL, {}]}),
+        "FOLDER/tokenizer.json: pre_tokenizer.type is 'Sequence', expected 'ByteLevel', as in "
+        "GPT-2",
+    ),
+    "added-text": (
+        json_with(EOT),
+        "FOLDER/tokenizer.json: added_tokens: expected content and id, got '<|endoftext|>'",
+    ),
+    "added-id-true": (
+        json_with({"content": "<s>", "id": True}),
+        "FOLDER/tokenizer.json: added_tokens: expected content and id, got {'content': '<s>', "
+        "'id': True}",
+    ),
+    "added-id-of-another": (
+        json_with(added_token(EOT, 262)),
+        "FOLDER/tokenizer.json: added token '<|endoftext|>' has id 262, expected 261",
+    ),
+    "added-to-the-pair": (
+        merges_and_vocab() | {"added_tokens.json": {"<pad>": 263}} | NAMES_PAD,
+        "FOLDER/added_tokens.json: added token '<pad>' has id 263, expected 262",
+    ),
+    "line-of-one": (
+        merges_and_vocab() | {"merges.txt": "#version: 0.2\nl o\nlow\n"},
+        "FOLDER/merges.txt, line 3: expected two tokens, got 'low'",
+    ),
+    "first-line-empty": (
+        {"merges.txt": "\nl o\n"},
+        "FOLDER/merges.txt, line 1: expected two tokens, got ''",
+    ),
+    "no-left-token": (
+        {"merges.txt": "l o\n w\n"},
+        "FOLDER/merges.txt, line 2: expected two tokens, got ' w'",
+    ),
+    "no-right-token": (
+        {"merges.txt": "l o\nw \n"},
+        "FOLDER/merges.txt, line 2: expected two tokens, got 'w '",
+    ),
+    "merge-of-one": (
+        with_model(merges=["l o", "low"]),
+        "FOLDER/tokenizer.json, merge 2: expected two tokens, got 'low'",
+    ),
+    "flag-as-text": (
+        json_with({**eot(), "lstrip": "no"}),
+        "FOLDER/tokenizer.json: lstrip of token '<|endoftext|>' is 'no', expected true or false",
+    ),
+    "lines-missing": (
+        merges_and_vocab() | FIRST_MERGES,
+        "FOLDER/merges.txt with vocab.json: token 'Ġlow' has a \"Ġ\", a space in ordinary tokens, "
+        "but no merge makes it",
+    ),
+    "lines-missing-in-the-middle-and-at-the-end": (
+        {
+            "merges.txt": "e r\n",
+            "vocab.json": spelled_ids([("Ġ", "l"), ("e", "r"), ("Ġ", "x")]) | {EOT: 259},
+        },
+        "FOLDER/merges.txt with vocab.json: token 'Ġx' has a \"Ġ\", a space in ordinary tokens, "
+        "but no merge makes it",
+    ),
+    "an-added-token-with-a-space": (
+        changed(
+            model=bpe_model(
+                merges=["e r"], vocab=spelled_ids([("Ġ", "x"), ("e", "r")]) | {EOT: 258}
+            ),
+            added_tokens=[added_token("Ġx", 256), added_token(EOT, 258)],
+        ),
+        "FOLDER/tokenizer.json: token 'Ġx' has a \"Ġ\", a space in ordinary tokens, but no merge "
+        "makes it",
+    ),
+    "other-merges": (
+        with_json() | FIRST_MERGES,
+        f"FOLDER/merges.txt: its merges are not those of {WHICH_IS_WRONG}",
+    ),
+    "other-merges-of-openai": (
+        with_json() | {"vocab.bpe": "l o\nlo w\n"},
+        f"FOLDER/vocab.bpe: its merges are not those of {WHICH_IS_WRONG}",
+    ),
+    "other-ids": (
+        with_json() | merges_and_vocab(low=258, Ġlow=257),
+        f"FOLDER/vocab.json: token 'low' has id 258, but 257 in {WHICH_IS_WRONG}",
+    ),
+    "other-ids-of-openai": (
+        with_json() | {"encoder.json": ORDINARY | {EOT: 262}},
+        f"FOLDER/encoder.json: token '<|endoftext|>' has id 262, but 261 in {WHICH_IS_WRONG}",
+    ),
+    "unknown-token": (
+        with_json() | merges_and_vocab(**{"<pad>": 262}),
+        f"FOLDER/vocab.json: token '<pad>' has id 262, but none in {WHICH_IS_WRONG}",
+    ),
+    "named": (
+        merges_and_vocab() | NAMES_PAD,
+        "FOLDER/special_tokens_map.json: token '<pad>' is not in the vocabulary, or another file "
+        f"differs from {{'content': '<pad>', 'special': True}}; {MEND}",
+    ),
+    "the-last-merge-is-named": (
+        merges_and_vocab() | {"special_tokens_map.json": {"pad_token": "Ã©"}},
+        "FOLDER/special_tokens_map.json: token 'Ã©' is not in the vocabulary, or another file "
+        f"differs from {{'content': 'Ã©', 'special': True}}; {MEND}",
+    ),
+    "decoder-lacks-the-first": (
+        with_json(PAD, tokenizer_config={"added_tokens_decoder": {"262": without(PAD, "id")}}),
+        "FOLDER/tokenizer_config.json: added_tokens_decoder lacks token '<|endoftext|>' of the "
+        f"vocabulary; {MEND}",
+    ),
+}
+
+
+def test_the_whole_message_of_each_folder_that_is_refused(tmp_path):
+    for name, (files, expected) in MESSAGES.items():
+        folder = write(tmp_path / name, files)
+        message = refuses(".", read_tokenizer, folder, error=TiedGPTError)
+        assert message == expected.replace("FOLDER", f"{folder}"), name
+
+
+def test_an_error_of_the_tokenizer_names_the_files(tmp_path):
+    folder = write(tmp_path, {"merges.txt": "l o\nlo wer\n"})
+    for files, name in (
+        ({}, "merges.txt: "),
+        ({"vocab.json": ORDINARY}, "merges.txt with vocab.json: "),
+        (with_model(merges=["l o", "lo wer"]), "tokenizer.json: "),
+    ):
+        message = refuses("'wer'", read_tokenizer, write(folder, files), error=TokenizerError)
+        assert message.startswith(f"{folder / name}")
+
+
+OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+
+
+@pytest.mark.parametrize("name", OTHER_TOKENIZERS)
+def test_a_folder_of_another_tokenizer_is_refused_as_such(tmp_path, name):
+    (tmp_path / name).touch()
+    assert refuses(".", read_tokenizer, tmp_path) == (
+        f"{tmp_path} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json "
+        f"({name} is of another tokenizer, which is not read: encode with transformers, and pass "
+        "ids)"
+    )
+
+
+# Settings that change nothing: the files, and the tokenizer
+NO_CHANGE = {
+    "no-special-tokens-as-text": (
+        with_json(tokenizer_config={"split_special_tokens": False}),
+        SMALL_ONE,
+    ),
+    "no-prefix-space": (
+        merges_and_vocab() | {"tokenizer_config.json": {"add_prefix_space": False}},
+        SMALL_ONE,
+    ),
+    "no-added-tokens": (changed(added_tokens=None), SMALL_ONE),
+    "no-token-at-the-ends": (
+        with_json(tokenizer_config={"add_bos_token": False, "add_eos_token": None}),
+        SMALL_ONE,
+    ),
+    "no-extra-tokens": (
+        with_json(tokenizer_config={"extra_special_tokens": None, "additional_special_tokens": []}),
+        SMALL_ONE,
+    ),
+    "a-template-without-tokens": (
+        changed(post_processor={"type": "TemplateProcessing", "special_tokens": {}}),
+        SMALL_ONE,
+    ),
+    "a-sequence-without-tokens": (
+        changed(post_processor={"type": "Sequence", "processors": [{"type": "ByteLevel"}]}),
+        SMALL_ONE,
+    ),
+    "an-extra-token-by-itself": (
+        with_json(PAD, tokenizer_config={"extra_special_tokens": "<pad>"}),
+        WITH_PAD,
+    ),
+    "extra-tokens-of-a-model": (
+        with_json(PAD, tokenizer_config={"model_specific_special_tokens": {"image": "<pad>"}}),
+        WITH_PAD,
+    ),
+    "extra-tokens-of-the-pair": (
+        merges_and_vocab()
+        | {"added_tokens.json": {"<pad>": 262}}
+        | {"tokenizer_config.json": {"additional_special_tokens": ["<pad>"]}},
+        WITH_PAD,
+    ),
+    "a-decoder-without-flags": (
+        merges_and_vocab(**{"<pad>": 262})
+        | {"tokenizer_config.json": decoder({"id": 262, "content": "<user>"})}
+        | {"vocab.json": ORDINARY | {EOT: 261, "<user>": 262}},
+        Tokenizer(SMALL_MERGES, {EOT: 261, "<user>": 262}, flags={"<user>": PLAIN}),
+    ),
+    "a-decoder-with-one-flag": (
+        merges_and_vocab()
+        | {"tokenizer_config.json": decoder({"id": 262, "content": "<pad>", "special": True})},
+        WITH_PAD,
+    ),
+    "an-id-of-six-digits": (
+        merges_and_vocab(**{"<pad>": 100_000})
+        | {"tokenizer_config.json": decoder({**PAD, "id": 100_000})},
+        Tokenizer(
+            SMALL_MERGES, {EOT: 261, "<pad>": 100_000}, ids=ORDINARY | {EOT: 261, "<pad>": 100_000}
+        ),
+    ),
+}
+
+
+def test_settings_that_say_what_is_so_without_them(tmp_path):
+    for name, (files, expected) in NO_CHANGE.items():
+        tokenizer = read_tokenizer(write(tmp_path / name, files))
+        assert parts(tokenizer) == parts(expected), name
+
+
+OF_ROBERTA = ("RobertaTokenizer", "BartTokenizerFast", "LEDTokenizer")
+
+
+CLASSES = [
+    "GPT2Tokenizer",
+    "GPT2TokenizerFast",
+    "PreTrainedTokenizer",
+    "PreTrainedTokenizerFast",
+    "TokenizersBackend",
+    *OF_ROBERTA,
+]
+
+
+def test_each_class_that_reads_a_tokenizer_json_as_it_is(tmp_path):
+    """The file lacks <|endoftext|>, which GPT-2's own classes add. RoBERTa's need it there."""
+    for name in CLASSES:
+        files = changed(added_tokens=[], model=bpe_model(vocab=ORDINARY))
+        settings = {"tokenizer_class": name}
+        if name in OF_ROBERTA:
+            files, settings = with_json(), settings | NO_NAME_IS_OTHER
+        folder = write(tmp_path, files | {"tokenizer_config.json": settings})
+        has_eot = name.startswith("GPT2") or name in OF_ROBERTA
+        assert read_tokenizer(folder).special_tokens == ({EOT: 261} if has_eot else {}), name
+
+
+def test_the_class_in_a_config_that_is_given_counts(tmp_path):
+    """The config of a model holds the fields of config.json that are not its own."""
+    config = replace(SMALL, others={"tokenizer_class": "RobertaTokenizer"}, vocab_size=262)
+    write(tmp_path, merges_and_vocab())
+    message = "tokenizer_class is 'RobertaTokenizer'"
+    refuses(message, read_tokenizer, tmp_path, config, error=TokenizerError)
+
+
+def test_a_warning_of_merges_that_were_removed_says_how_many(tmp_path):
+    """It names the line that called read_tokenizer."""
+    files = merges_and_vocab() | {"merges.txt": "e r\nÃ ©\n"}
+    files["vocab.json"] = spelled_ids([("Ġ", "l"), ("Ġ", "x"), ("e", "r"), ("Ã", "©")]) | {EOT: 260}
+    folder = write(tmp_path, files)
+    with pytest.warns(TiedGPTWarning) as caught:
+        read_tokenizer(folder)
+    assert [str(warning.message) for warning in caught] == [
+        f"{folder / 'merges.txt'} with vocab.json: no merge makes 2 tokens with a space, such as "
+        "'Ġl': no text has them"
+    ]
+    assert [warning.filename for warning in caught] == [__file__]
+
+
 def test_a_saved_tokenizer_is_not_of_the_class_that_the_model_came_with(tmp_path):
     config = replace(SMALL, others={"tokenizer_class": "RobertaTokenizer"}, vocab_size=262)
     tiedgpt.save_model(random_model(config), SMALL_ONE, tmp_path / "saved")
@@ -738,7 +1020,7 @@ def test_a_saved_tokenizer_is_not_of_the_class_that_the_model_came_with(tmp_path
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path):
     write(tmp_path, merges_and_vocab())
     (tmp_path / "merges.txt").write_bytes(b"#version: 0.2\nl o\nl \xff\n")
-    refuses(r"merges\.txt, line 3", read_tokenizer, tmp_path)
+    refuses(r"merges\.txt, line 3: not UTF-8$", read_tokenizer, tmp_path)
 
 
 # Files beside the vocabulary that name another token: transformers mends the folder
@@ -876,6 +1158,9 @@ SEQUENCE = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, TEMPLATE]}
         pytest.param(changed(post_processor=ROBERTA), "post_processor", id="roberta"),
         pytest.param(changed(post_processor=SEQUENCE), "post_processor", id="sequence"),
         pytest.param(
+            changed(post_processor={"type": "BertProcessing"}), "post_processor", id="bert"
+        ),
+        pytest.param(
             with_json(tokenizer_config={"add_bos_token": True}), "add_bos_token", id="bos"
         ),
         pytest.param(
@@ -884,8 +1169,13 @@ SEQUENCE = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, TEMPLATE]}
     ],
 )
 def test_a_warning_says_that_no_tokens_are_added_at_the_ends(tmp_path, files, field):
-    with pytest.warns(TiedGPTWarning, match=rf"\.json: {field} "):
+    with pytest.warns(TiedGPTWarning) as caught:
         assert read_tokenizer(write(tmp_path, files)).encode("low") == [257]
+    file = "tokenizer.json" if field == "post_processor" else "tokenizer_config.json"
+    assert [str(warning.message) for warning in caught] == [
+        f"{tmp_path / file}: {field} adds tokens before or after a text, but tiedgpt adds none: "
+        "write them into the text, and allow special tokens"
+    ]
 
 
 # merges.txt
@@ -1086,12 +1376,15 @@ def test_a_vocabulary_with_more_tokens_than_the_model_has_a_warning(tmp_path, na
     folder = write(tmp_path, files)
     tokenizer = read_tokenizer(folder)
     message = (
-        f"has ids up to {tokenizer.vocab_size - 1}, .* of {V} tokens .* read '{re.escape(token)}'"
+        f"has ids up to {tokenizer.vocab_size - 1}, more than the model of {V} tokens has: it "
+        f"cannot read '{re.escape(token)}' and those after it; if these are the files of another "
+        "model, no text has the right ids$"
     )
     config = replace(SMALL, vocab_size=V)
     with pytest.warns(TiedGPTWarning, match=message) as caught:
         assert_same_tokenizer(read_tokenizer(folder, config), tokenizer)
     assert str(folder) in str(caught[0].message)
+    assert [warning.filename for warning in caught] == [__file__]
     write(folder, with_rows(V))
     with pytest.warns(TiedGPTWarning, match=message):
         assert_same_tokenizer(tiedgpt.load_tokenizer(folder), tokenizer)
@@ -1100,18 +1393,31 @@ def test_a_vocabulary_with_more_tokens_than_the_model_has_a_warning(tmp_path, na
     assert_same_tokenizer(read_tokenizer(folder, replace(config, vocab_size=50304)), tokenizer)
 
 
-@pytest.mark.parametrize("vocab_size", ["65", None, True, []])
+def test_a_model_without_tokens_reads_none(tmp_path):
+    write(tmp_path, merges_and_vocab() | with_rows(0))
+    with pytest.warns(TiedGPTWarning, match="more than the model of 0 tokens .* cannot read '!'"):
+        assert_same_tokenizer(read_tokenizer(tmp_path), SMALL_ONE)
+
+
+@pytest.mark.parametrize("vocab_size", ["65", None, True, [], -1])
 def test_a_number_of_tokens_that_is_none_is_left_to_the_reader_of_models(tmp_path, vocab_size):
     write(tmp_path, merges_and_vocab() | with_rows(vocab_size))
     assert_same_tokenizer(read_tokenizer(tmp_path), SMALL_ONE)
 
 
+OF_CHARACTERS = (
+    "so its vocabulary is not GPT-2's: that of nanoGPT's characters is in meta.pkl, beside the "
+    "text; encode with it, and pass ids"
+)
 NANO_GPTS = {  # the number of tokens -> what the error says of nanoGPT's vocabulary
-    None: "if the model has GPT-2's 50,257 tokens.*, copy merges.txt and vocab.json of gpt2",
-    50257: "copy merges.txt and vocab.json of gpt2",
-    50304: "copy merges.txt and vocab.json of gpt2",
-    50256: "ckpt.pt has 50,256 tokens, so its vocabulary is not GPT-2's",
-    65: "ckpt.pt has 65 tokens, so its vocabulary is not GPT-2's.* meta.pkl",
+    None: (
+        "if the model has GPT-2's 50,257 tokens, or some more, copy merges.txt and vocab.json of "
+        "gpt2 there"
+    ),
+    50257: "copy merges.txt and vocab.json of gpt2 there",
+    50304: "copy merges.txt and vocab.json of gpt2 there",
+    50256: f"ckpt.pt has 50,256 tokens, {OF_CHARACTERS}",
+    65: f"ckpt.pt has 65 tokens, {OF_CHARACTERS}",
 }
 
 
@@ -1119,8 +1425,10 @@ NANO_GPTS = {  # the number of tokens -> what the error says of nanoGPT's vocabu
 def test_gpt2s_vocabulary_is_advised_only_where_it_fits(tmp_path, vocab_size):
     (tmp_path / "ckpt.pt").touch()
     config = None if vocab_size is None else replace(SMALL, vocab_size=vocab_size)
-    message = refuses(NANO_GPTS[vocab_size], read_tokenizer, tmp_path, config)
-    assert ("copy" in message) == (vocab_size is None or vocab_size >= 50257)
+    assert refuses(".", read_tokenizer, tmp_path, config) == (
+        f"{tmp_path} has no tokenizer: expected merges.txt and vocab.json, or tokenizer.json; "
+        f"{NANO_GPTS[vocab_size]}"
+    )
 
 
 @pytest.mark.slow

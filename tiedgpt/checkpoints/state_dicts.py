@@ -189,7 +189,7 @@ def as_floats(value: Any, name: str) -> np.ndarray:
         raise ArgumentError(f"{name} must be an array of floats, got {array.dtype} {array.shape}")
     # For a float64 array, too, `astype` does something: it makes a copy, which does not change with
     # the other model's array, and it puts the bytes of a number in the order of this machine.
-    if array.dtype == np.float64:
+    if array.dtype.name == "float64":  # the name is the same for both orders of bytes
         return array.astype(np.float64)
     return array.astype(np.float32)
 
