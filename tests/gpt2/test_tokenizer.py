@@ -236,6 +236,7 @@ BEFORE_AND_AFTER = Tokenizer(
         (PART, "<|end|>end", "text", [*Tokenizer([]).encode("<|end|>"), 262]),
         # "!<" begins before <|end|>, but it is searched for last.
         (NORMALIZED, "low!<|end|>!<", "token", [257, 0, 262, 263]),
+        (NORMALIZED, f"{EOT}a!<b", "token", [261, 64, 263, 65]),
         (NORMALIZED, "low!<", "text", [257, *Tokenizer([]).encode("!<")]),
         (MERGE, "low lower", "token", [257, 220, 257, 259]),
         (MERGE, "low lower", "error", [257, 220, 257, 259]),
@@ -263,6 +264,8 @@ def with_flags(**flags: Flags) -> Tokenizer:
     [
         (with_flags(MASK=Flags(lstrip=True)), "low \n MASK low", [257, 262, 258]),
         (with_flags(MASK=Flags(rstrip=True)), "low MASK \n low", [257, 220, 262, 257]),
+        (with_flags(MASK=Flags(rstrip=True)), "low MASK  ", [257, 220, 262]),
+        (with_flags(MASK=Flags(lstrip=True)), "  MASKlow", [262, 257]),
         (with_flags(MASK=Flags(single_word=True)), "MASKer MASK!MASK", None),
         (
             with_flags(MASK=Flags(single_word=True)),
@@ -280,13 +283,29 @@ def with_flags(**flags: Flags) -> Tokenizer:
             [261, 257],
         ),
     ],
-    ids=["lstrip", "rstrip", "single-word", "accents", "white-space"],
+    ids=[
+        "lstrip",
+        "rstrip",
+        "rstrip-at-the-end",
+        "lstrip-at-the-start",
+        "single-word",
+        "accents",
+        "white-space",
+    ],
 )
 def test_flags_of_special_tokens(tokenizer, text, ids):
     """test_conformance.py has many more, compared with the tokenizers library."""
     if ids is None:
         ids = [*Tokenizer(SMALL_MERGES).encode("MASKer "), 262, 0, 262]
     assert tokenizer.encode(text, "token") == ids
+
+
+@pytest.mark.parametrize("beside", ["a", "é", "日", "7", "_", "\u0301", ".", "-", " ", "²"])
+def test_a_single_word_has_no_letter_digit_accent_or_underscore_beside_it(beside):
+    tokenizer = with_flags(MASK=Flags(single_word=True))
+    is_alone = beside in ".- ²"
+    for text in (f"{beside}MASK", f"MASK{beside}"):
+        assert (262 in tokenizer.encode(text, special="token")) == is_alone
 
 
 def test_flags_with_gpt2s_vocabulary(gpt2):
@@ -335,12 +354,13 @@ def test_a_vocabulary_without_some_bytes_refuses_a_text_that_needs_one():
 
 def test_an_unreachable_token_has_an_id_and_a_text_but_no_text_has_it():
     merges = [("l", "o")]
-    ids = {"Ġx": 0, **spelled_ids(merges, first_id=1), "日": 259}
+    ids = {"Ġx": 0, **spelled_ids(merges, first_id=1), "日": 259, "Ġ日": 260}
     tokenizer = Tokenizer(merges, {EOT: 258}, ids=ids)
-    assert tokenizer.vocab_size == 260
+    assert tokenizer.vocab_size == 261
     assert [tokenizer.decode([token]) for token in (0, 257, 258, 259)] == [" x", "lo", EOT, "日"]
+    assert tokenizer.decode([260]) == "Ġ日", "a name with any other character is its own text"
     ids = tokenizer.encode("Ġx x日lo", special="token")
-    assert not {0, 259} & set(ids)
+    assert not {0, 259, 260} & set(ids)
     assert tokenizer.decode(ids) == "Ġx x日lo"
 
 
@@ -590,6 +610,9 @@ def test_a_pickled_tokenizer_encodes_as_the_original():
 def test_a_tokenizer_describes_itself():
     tokenizer = Tokenizer([("l", "o"), ("lo", "w")])
     assert repr(tokenizer) == "Tokenizer(259 tokens, 2 merges, 1 special)"
+    thousand = [("a" * length, "a") for length in range(1, 1001)]
+    many = Tokenizer(thousand, {"<a>": 2000, "<b>": 3000})  # with holes
+    assert repr(many) == "Tokenizer(1,258 tokens, 1,000 merges, 2 special)"
 
 
 # Unicode's White_Space. The four that str.isspace() takes for white space, too, are not.
@@ -618,7 +641,12 @@ OTHERS = {  # another tokenizer for the same bytes, in one respect alone
     "merges": Tokenizer(SMALL_MERGES[:-1], {EOT: 261}),
     "ids": Tokenizer(SMALL_MERGES, {EOT: 261}, ids=spelled_ids(SMALL_MERGES) | {"!": 1, '"': 0}),
     "special tokens": Tokenizer(SMALL_MERGES, {EOT: 262}),
-    "flags": Tokenizer(SMALL_MERGES, {EOT: 261}, flags={EOT: Flags(lstrip=True)}),
+    **{
+        f"flag {name}": Tokenizer(
+            SMALL_MERGES, {EOT: 261}, flags={EOT: Flags(**{name: not getattr(Flags(), name)})}
+        )
+        for name in ("special", "normalized", "lstrip", "rstrip", "single_word")
+    },
     "a space before the text": Tokenizer(SMALL_MERGES, {EOT: 261}, prefix_space=True),
 }
 
