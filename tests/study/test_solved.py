@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from support.checks import peak_memory
 from support.models import SMALL, random_model, some_corpus
 
-from tiedgpt import GPT2
+from tiedgpt import GPT2, Config
 from tiedgpt.errors import ArgumentError, TiedGPTError
 from tiedgpt.gpt2.backward import loss_and_gradients
 from tiedgpt.gpt2.ops import log_softmax, softmax
@@ -200,6 +201,7 @@ def test_least_squares_is_nearest_to_the_logarithms_of_the_smoothed_counts(solve
 def test_a_token_that_is_not_in_the_text_is_impossible(solved_paths):
     text = solved_paths.text
     logits = solved_paths.paths["solved"](solved_paths.model, text.frequent())  # [n, V]
+    assert logits.dtype == np.float32, "as the model"
     logits_of_absent_tokens = np.delete(logits, tokens_that_occur(text), axis=1)
     assert logits_of_absent_tokens.size > 0
     assert np.isneginf(logits_of_absent_tokens).all()
@@ -224,7 +226,8 @@ def test_the_kl_of_normed_has_no_parts_without_solved_paths(model):
 
 def test_a_damaged_layer_norm_is_an_error(model):
     model.parameters["ln_f.bias"][0] = np.nan
-    with pytest.raises(TiedGPTError, match="not finite: the checkpoint is damaged"):
+    message = "^ln_f of the embeddings is not finite: the checkpoint is damaged$"
+    with pytest.raises(TiedGPTError, match=message):
         solved.solved_paths(model, some_corpus())
 
 
@@ -341,7 +344,11 @@ def test_the_cosine_with_a_gradient_of_zeros_is_0(two_gradients):
     ("token_count", "message"),
     [
         pytest.param(1, "two tokens or more", id="one-token"),
-        pytest.param(SMALL.n_ctx + 2, "more than the context", id="more-than-the-context-and-one"),
+        pytest.param(
+            SMALL.n_ctx + 2,
+            "^33 tokens are more than the context of 31 and one$",
+            id="more-than-the-context-and-one",
+        ),
     ],
 )
 def test_gradients_of_texts_that_are_too_short_or_too_long(model, token_count, message):
@@ -354,6 +361,21 @@ def test_gradients_of_the_longest_text(model):
     assert gradients(model, [1] * (SMALL.n_ctx + 1)).loss > 0
 
 
+def test_the_gradients_of_all_layers_share_the_memory_of_one():
+    config = Config(vocab_size=9, n_ctx=4, n_embd=64, n_head=2, n_layer=12)
+    model = GPT2.random(config)
+    of_a_layer = sum(array.nbytes for name, array in model.parameters.items() if "h.0." in name)
+    assert peak_memory(gradients, model, [1, 2, 3]) < 3 * of_a_layer
+
+
+def test_the_scores_of_attention_are_not_kept_for_the_gradients():
+    """In this model the patterns [H, T, T] are much larger than all other activations."""
+    model = GPT2.random(Config(vocab_size=5, n_ctx=64, n_embd=8, n_head=8, n_layer=8))
+    pattern = 4 * 8 * 64 * 64  # its bytes
+    peak = peak_memory(gradients, model, [1] * 65)
+    assert 8 * pattern < peak < 16 * pattern
+
+
 def test_gradients_without_layers():
     assert gradients(random_model(replace(SMALL, n_layer=0)), [1, 2, 3]).loss > 0
 
@@ -361,12 +383,13 @@ def test_gradients_without_layers():
 ROWS = np.array([[1.0, 0.0], [0.0, 0.0], [-3.0, 4.0], [5.0, 0.0]])
 
 
-def test_the_nearest_rows_by_their_cosine():
+@pytest.mark.parametrize("scale", [1, 1 / 1024])
+def test_the_nearest_rows_by_their_cosine(scale):
     """Nine rows are asked for, but only three rows are not row 0 itself."""
-    tokens, cosines = nearest(ROWS, 0, 9)
+    tokens, cosines = nearest(scale * ROWS, 0, 9)
     assert tokens.tolist() == [3, 1, 2]
     assert cosines.tolist() == [1.0, 0.0, -0.6]
-    tokens, cosines = nearest(ROWS, 3, 9)  # its row is five times as long
+    tokens, cosines = nearest(scale * ROWS, 3, 9)  # its row is five times as long
     assert dict(zip(tokens.tolist(), cosines.tolist(), strict=True)) == {0: 1.0, 1: 0.0, 2: -0.6}
 
 
