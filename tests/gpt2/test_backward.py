@@ -233,6 +233,12 @@ def tape_with_dropout(rng):
     return tape
 
 
+def test_a_loss_with_dropout_depends_on_the_random_generator():
+    model = random_model(CONFIGS["dropout"])
+    losses = {gradients_of(model, IDS, TARGETS, seed)[0] for seed in (None, 1, 2)}
+    assert len(losses) == 3
+
+
 def test_without_a_random_generator_nothing_is_dropped():
     tape = tape_with_dropout(rng=None)
     masks = [name for name in tape if name.endswith(".kept")]

@@ -69,6 +69,21 @@ def assert_surprises(report, log_p, token, k, unit):
         assert row[unit] == pytest.approx(factor * log_p[row["id"]])
 
 
+def test_the_reports_of_a_float32_model_are_json():
+    model = random_model(CONFIG)
+    ids = np.array(IDS)
+    for report in (
+        reports.next_report([model], TOKENIZER, ids, 2),
+        reports.paths_report(model, TOKENIZER, ids[0], 2),
+        reports.lens_report(model, TOKENIZER, ids, 2),
+        reports.logit_report(model, TOKENIZER, ids, removed=["mlp.0"]),
+        reports.score_report(model, TOKENIZER, ids, stride=64),
+        reports.score_report(model, TOKENIZER, ids, stride=64, alternatives=2),
+        reports.parameters_report(model.config),
+    ):
+        assert json.loads(json.dumps(report)) == report
+
+
 def test_the_id_of_a_token_is_a_number_of_python():
     assert json.dumps(reports.token_report(TOKENIZER, np.int64(64))) == '{"id": 64, "token": "a"}'
 

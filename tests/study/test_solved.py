@@ -98,6 +98,12 @@ def test_with_more_dimensions_than_rows_no_kl_is_left():
     assert mean_kl(X, Q, least_squares_fit) < 1e-12
 
 
+def test_a_fit_has_the_precision_of_its_inputs():
+    X, Q, W = random_problem()
+    fit = solved.fit_softmax(X.astype(np.float32), Q.astype(np.float32), W, steps=2)
+    assert fit.dtype == np.float32
+
+
 def test_inputs_of_zeros_are_fitted_by_zeros():
     X, Q, W = random_problem()
     np.testing.assert_array_equal(solved.fit_softmax(np.zeros_like(X), Q, W), np.zeros_like(W))

@@ -249,6 +249,8 @@ def test_asymmetry_computed_in_blocks_of_rows_is_that_of_the_whole_matrix(monkey
     model = random_model(UNTIED)
     asymmetry = paths.asymmetry(model.W_E, model.W_U)
     assert asymmetry == pytest.approx(relative_asymmetry(model), rel=1e-12)
+    for scale in (1e-6, 1e6):
+        assert paths.asymmetry(scale * model.W_E, model.W_U) > 0.1
     A = model.W_E.astype(np.float64) @ model.W_U
     assert paths.matrix_asymmetry(A) == pytest.approx(asymmetry, rel=1e-6)
 
@@ -305,8 +307,9 @@ def test_a_damaged_matrix_is_an_error(model):
     with pytest.raises(TiedGPTError, match=message):
         paths.direct_path(model)
     large = np.full((3, 2), 1e200)  # whose squares are infinite
-    with np.errstate(all="ignore"), pytest.raises(TiedGPTError, match=message):
-        paths.asymmetry(large, -large.T)
+    for W_U in (large.T, -large.T):
+        with np.errstate(all="ignore"), pytest.raises(TiedGPTError, match=message):
+            paths.asymmetry(large, W_U)
 
 
 def measures_by_definition(logits, counts):
