@@ -102,6 +102,12 @@ def check_residual_stream(tape, layer):
     np.testing.assert_array_equal(post, mid + tape[f"mlp.{layer}.out"])
 
 
+def test_the_mask_is_minus_infinity_for_the_keys_that_come_after_a_query():
+    inf = np.inf
+    expected = [[0, -inf, -inf], [0, 0, -inf], [0, 0, 0]]
+    np.testing.assert_array_equal(causal_mask(3, np.float32), np.array(expected, np.float32))
+
+
 def check_attention(tape, layer):
     """Each step of attention, from qkv to the heads' outputs, follows from the one before."""
     q = tape[f"attn.{layer}.q"]
@@ -191,6 +197,7 @@ def test_a_model_describes_itself(model):
     sizes = "n_layer=2, n_head=3, n_embd=21, n_ctx=31, vocab_size=101, float32"
     assert repr(model) == f"GPT2(tied, 11,278 parameters, {sizes})"
     assert repr(model.untie()) == f"GPT2(untied, 13,399 parameters, {sizes})"
+    assert repr(model.astype(np.float64)).endswith(", vocab_size=101, float64)")
 
 
 @pytest.mark.parametrize("deviation", [0.02, 0.5])
@@ -274,6 +281,11 @@ NOT_IDS = [
         np.zeros(N + 1, int), "32 tokens, more than the model.s context of 31", id="too-long"
     ),
 ]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
+def test_ids_may_be_whole_numbers_of_any_type(model, dtype):
+    np.testing.assert_array_equal(model(IDS.astype(dtype)), model(IDS))
 
 
 @pytest.mark.parametrize(("ids", "message"), NOT_IDS)

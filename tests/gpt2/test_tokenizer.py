@@ -100,6 +100,21 @@ def test_words_are_cut_as_gpt2_does():
     assert WORDS.findall(text) == words.split("|")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("I'm you're he's", "I|'m| you|'re| he|'s", id="forms-of-to-be"),
+        pytest.param("we've she'd I'll don't", "we|'ve| she|'d| I|'ll| don|'t", id="verbs"),
+        pytest.param("DON'T 's's 'tis", "DON|'|T| '|s|'s| '|tis", id="other-apostrophes"),
+        pytest.param("abc123 45x½²", "abc|123| 45|x|½²", id="numbers"),
+        pytest.param("né 日本 ...?! €5", "né| 日本| ...?!| €|5", id="letters-and-marks"),
+        pytest.param("a   b\n\n c \n", "a|  | b|\n\n| c| \n", id="white-space"),
+    ],
+)
+def test_words_of_each_kind(text, words):
+    assert WORDS.findall(text) == words.split("|")
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_merges_are_applied_as_the_definition_says(seed):
     rng = random.Random(seed)
@@ -465,9 +480,10 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(merges, special_tokens,
 
 
 def test_the_longest_special_token_and_the_largest_id():
-    longest = "<" * 128
-    tokenizer = Tokenizer([], {longest: 2**32 - 1})
-    assert tokenizer.encode(f"!{longest}", "token") == [0, 2**32 - 1]
+    for character in ("<", "é"):
+        longest = character * 128
+        tokenizer = Tokenizer([], {longest: 2**32 - 1})
+        assert tokenizer.encode(f"!{longest}", "token") == [0, 2**32 - 1]
 
 
 MARKS = [chr(code) for code in range(33, 127) if not chr(code).isalnum()]
@@ -477,7 +493,7 @@ CHARACTERS = [
     pytest.param("ab", id="two-letters"),
     pytest.param("ab<\n", id="a-mark-and-a-line-break"),
     pytest.param([*MARKS, "é", "\U0001f600"], id="all-marks"),
-    pytest.param(known_characters()[200:600], id="400-characters"),
+    pytest.param([*known_characters()[200:600], "\n"], id="401-characters"),
 ]
 
 
@@ -639,6 +655,11 @@ def test_the_alphabet_has_each_printable_byte_of_latin_1_as_itself():
 
 OTHERS = {  # another tokenizer for the same bytes, in one respect alone
     "merges": Tokenizer(SMALL_MERGES[:-1], {EOT: 261}),
+    "order of the merges": Tokenizer(
+        [*SMALL_MERGES[:3], SMALL_MERGES[4], SMALL_MERGES[3]],
+        {EOT: 261},
+        ids=spelled_ids(SMALL_MERGES),
+    ),
     "ids": Tokenizer(SMALL_MERGES, {EOT: 261}, ids=spelled_ids(SMALL_MERGES) | {"!": 1, '"': 0}),
     "special tokens": Tokenizer(SMALL_MERGES, {EOT: 262}),
     **{

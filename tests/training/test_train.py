@@ -174,6 +174,8 @@ def test_a_training_that_is_stopped_is_saved_after_its_step(tmp_path):
 def test_a_training_that_was_saved_before_its_first_step_is_not_evaluated_again(tmp_path):
     trainer = new_trainer(random_model(WITHOUT_LAYERS))
     assert next(trainer.run_and_save(tmp_path / "out"))["step"] == 0
+    log = (tmp_path / "out" / LOG).read_text(encoding="utf-8")
+    assert json.loads(log) == trainer.evaluations[0]
     resumed = Trainer.resume(tmp_path / "out", trainer.tokens, trainer.held_out)
     assert next(resumed.run())["step"] == 1
     assert resumed.evaluations == trainer.evaluations
@@ -456,6 +458,7 @@ def change_state(directory, change):
 # A function that damages a saved state (JSON) or its arrays, and what the error names
 DAMAGES = [
     (lambda state, arrays: state.pop("step"), r"state of a training: KeyError\('step'\)$"),
+    (lambda state, arrays: state.pop("only"), r"KeyError\('only'\)$"),
     (lambda state, arrays: state.update(step=-1), "step .*-1"),
     (lambda state, arrays: state.update(best=None), "state of a training"),
     (lambda state, arrays: state.update(best=["1", 2]), "best loss .*'1'"),
@@ -468,6 +471,7 @@ DAMAGES = [
     (lambda state, arrays: state["settings"].update(x=0), "argument 'x'"),
     (lambda state, arrays: arrays.pop("v"), "expected a tensor v of 11278 float32 numbers$"),
     (lambda state, arrays: arrays.update(m=arrays["m"][:1]), "tensor m"),
+    (lambda state, arrays: arrays.update(m=np.append(arrays["m"], arrays["m"][:1])), "tensor m"),
     (lambda state, arrays: arrays.update(parameters=np.zeros(9)), "tensor parameters"),
     (lambda state, arrays: arrays.update(v=arrays["v"].astype(np.float16)), "tensor v"),
 ]
@@ -1034,13 +1038,13 @@ def test_clip_gives_the_norm_and_a_scale(limit, scale):
 
 @pytest.mark.parametrize("at_a_time", [3, optimizer.PARAMETERS_AT_A_TIME])
 def test_three_steps_of_adamw_are_those_of_its_definition(monkeypatch, at_a_time):
-    """The six numbers of the matrix "weight" decay; the two numbers of "bias" do not."""
+    """The numbers of both matrices decay; the two numbers of "bias" do not."""
     monkeypatch.setattr(optimizer, "PARAMETERS_AT_A_TIME", at_a_time)
     rng = np.random.default_rng(0)
     flat = rng.standard_normal(8)
-    shapes = {"weight": (2, 3), "bias": (2,)}
+    shapes = {"wte": (2, 1), "bias": (2,), "wpe": (2, 2)}
     adamw = AdamW(flat, shapes, betas=(0.9, 0.95), weight_decay=0.1)
-    decay = np.array([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0, 0])
+    decay = np.array([0.1, 0.1, 0, 0, 0.1, 0.1, 0.1, 0.1])
     w = flat.copy()
     m = np.zeros(8)
     v = np.zeros(8)
