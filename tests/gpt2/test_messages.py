@@ -222,20 +222,21 @@ TOKENIZERS = {
     "1 is not a token id from 0 to 7": lambda: Tokenizer([], ids=SOME_BYTES).decode([7, 1]),
     "'1' is not a token id from 0 to 261": lambda: Tokenizer(SMALL_MERGES).decode(["1"]),
 }
-ALL = [
-    *[(ArgumentError, message, call) for message, call in ARGUMENTS.items()],
-    *[(ConfigError, message, call) for message, call in CONFIGS.items()],
-    *[(TokenizerError, message, call) for message, call in TOKENIZERS.items()],
-]
 
 
 @pytest.mark.parametrize(
-    ("error", "message", "call"), [pytest.param(*case, id=case[1][:50]) for case in ALL]
+    ("error", "calls"),
+    [
+        pytest.param(ArgumentError, ARGUMENTS, id="arguments"),
+        pytest.param(ConfigError, CONFIGS, id="configurations"),
+        pytest.param(TokenizerError, TOKENIZERS, id="tokenizers"),
+    ],
 )
-def test_the_whole_message_of_an_error(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert str(caught.value) == message
+def test_the_whole_message_of_each_error(error, calls):
+    for message, call in calls.items():
+        with pytest.raises(error) as caught:
+            call()
+        assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

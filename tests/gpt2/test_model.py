@@ -200,8 +200,8 @@ def test_a_model_describes_itself(model):
     assert repr(model.astype(np.float64)).endswith(", vocab_size=101, float64)")
 
 
-@pytest.mark.parametrize("deviation", [0.02, 0.5])
-def test_random_is_gpt2s_initialisation(deviation):
+def test_random_is_gpt2s_initialisation():
+    deviation = 0.5  # 0.02 is the default
     sizes = {"vocab_size": 997, "n_ctx": 64, "n_embd": 64, "n_layer": 8, "n_head": 4}
     model = GPT2.random(Config(**sizes, initializer_range=deviation), seed=3)
     for name, array in model.parameters.items():

@@ -315,12 +315,12 @@ def test_flags_of_special_tokens(tokenizer, text, ids):
     assert tokenizer.encode(text, "token") == ids
 
 
-@pytest.mark.parametrize("beside", ["a", "é", "日", "7", "_", "\u0301", ".", "-", " ", "²"])
-def test_a_single_word_has_no_letter_digit_accent_or_underscore_beside_it(beside):
+def test_a_single_word_has_no_letter_digit_accent_or_underscore_beside_it():
     tokenizer = with_flags(MASK=Flags(single_word=True))
-    is_alone = beside in ".- ²"
-    for text in (f"{beside}MASK", f"MASK{beside}"):
-        assert (262 in tokenizer.encode(text, special="token")) == is_alone
+    for beside in "aé日7_\u0301.- ²":
+        is_alone = beside in ".- ²"
+        for text in (f"{beside}MASK", f"MASK{beside}"):
+            assert (262 in tokenizer.encode(text, special="token")) == is_alone, text
 
 
 def test_flags_with_gpt2s_vocabulary(gpt2):

@@ -140,6 +140,12 @@ def test_the_parts_of_a_logit_after_a_whole_context():
     assert sum(parts.values()) == pytest.approx(model(ids)[-1, TOKEN], rel=0, abs=1e-10)
 
 
+def test_the_tape_of_a_logit_may_have_more_tokens_than_the_last():
+    model = random_model(dtype=np.float64)
+    parts = attribute(model, IDS, TOKEN, tape=last_tape(model, IDS, n=5))
+    assert parts == pytest.approx(attribute(model, IDS, TOKEN))
+
+
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
@@ -295,6 +301,8 @@ def test_the_k_alternatives_are_the_likeliest_other_tokens():
     assert [token for token, _ in prediction.alternatives] == [1, 3, 0]
     expected = [np.log(p[1]), np.log(p[3]), np.log(p[0])]
     assert [log_p for _, log_p in prediction.alternatives] == pytest.approx(expected)
+    (prediction,) = predict(LOGITS, [2], k=1)
+    assert [token for token, _ in prediction.alternatives] == [1]
 
 
 def test_with_a_large_k_the_alternatives_are_all_tokens_but_the_predicted_one():
