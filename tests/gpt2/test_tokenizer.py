@@ -527,6 +527,8 @@ def test_special_tokens_are_found_from_left_to_right_and_the_longest_first(chara
         assert tokenizer.decode(ids) == text
         special_ids_of_text = [token_id for token_id in ids if token_id in special_ids]
         assert len(special_ids_of_text) == len(spans)
+    last = 6 * characters[-1]  # a line break, in one case
+    assert tokenizer.encode(f"x{last}x", special="token")[1:-1] == [256 + tokens.index(last)]
 
 
 @pytest.mark.parametrize("special", ["error", "token", "text"])
