@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.checks import peak_memory
 from support.models import SMALL, VARIANTS, random_model
 
 from tiedgpt import Config, loss_and_gradients
@@ -232,6 +233,12 @@ def tape_with_dropout(rng):
     return tape
 
 
+def test_a_loss_with_dropout_depends_on_the_random_generator():
+    model = random_model(CONFIGS["dropout"])
+    losses = {gradients_of(model, IDS, TARGETS, seed)[0] for seed in (None, 1, 2)}
+    assert len(losses) == 3
+
+
 def test_without_a_random_generator_nothing_is_dropped():
     tape = tape_with_dropout(rng=None)
     masks = [name for name in tape if name.endswith(".kept")]
@@ -276,6 +283,24 @@ def test_loss_and_gradients_of_one_sequence_are_those_of_a_batch_of_one():
     expected_loss, expected = gradients_of(model, np.array([ids]), np.array([targets]))
     assert loss == expected_loss
     np.testing.assert_equal(gradients, expected)
+
+
+def test_loss_and_gradients_of_a_batch_are_means_over_all_its_tokens():
+    model = random_model(CONFIGS["dropout"], dtype=np.float64)
+    loss, gradients = loss_and_gradients(model, IDS.tolist(), TARGETS.tolist())
+    expected_loss, expected = gradients_of(model, IDS, TARGETS)
+    assert loss == expected_loss
+    np.testing.assert_equal(gradients, expected)
+
+
+def test_the_scores_of_attention_are_not_kept_for_the_backward_pass():
+    """In this model the patterns [H, T, T] are much larger than all other activations."""
+    sizes = {"vocab_size": 5, "n_ctx": 64, "n_embd": 8, "n_head": 8, "n_inner": 8, "n_layer": 8}
+    model = random_model(Config(**sizes, bos_token_id=None, eos_token_id=None))
+    ids = [1] * 64
+    pattern = 4 * 8 * 64 * 64  # its bytes
+    peak = peak_memory(loss_and_gradients, model, ids, ids)
+    assert 8 * pattern < peak < 13 * pattern
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,29 @@ def test_a_bad_field_is_refused_by_its_name_in_the_file(changes, message):
         Config.from_json({**GPT2_JSON, **changes})
 
 
+LIMITS = [
+    {"n_layer": 0},
+    {"n_layer": 1000},
+    {"vocab_size": 1},
+    {"vocab_size": 2**31 - 1},
+    {"n_ctx": 2**31 - 1},
+    {"n_inner": 1},
+    {"eos_token_id": 2**31 - 1},
+    {"bos_token_id": 0},
+    {"layer_norm_epsilon": 0},
+    {"layer_norm_epsilon": 100.0},
+    {"initializer_range": 0},
+    {"initializer_range": 1e37},
+    {"embd_pdrop": 0, "resid_pdrop": 0, "attn_pdrop": 0},
+]
+
+
+def test_the_least_and_the_largest_values_are_accepted():
+    for fields in LIMITS:
+        config = Config(**fields)
+        assert {name: getattr(config, name) for name in fields} == fields
+
+
 def test_a_file_that_is_not_an_object_is_refused():
     with pytest.raises(ConfigError, match="expected a JSON object"):
         Config.from_json([])

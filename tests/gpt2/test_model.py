@@ -11,6 +11,7 @@ test_goldens.py compares the logits with those of transformers.
 """
 
 import math
+import time
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -43,15 +44,16 @@ IDS = np.random.default_rng(7).integers(0, V, (B, T))
 def test_the_tape_names_every_activation_and_shape(dtype):
     model = random_model(dtype=dtype)
     cache = model.new_cache(batch=B)
+    cached = 4  # tokens that were read before, so that there are more keys than queries
+    model(IDS[:, :cached], cache)
     tape = {}
-    logits = model(IDS, cache, tape)
+    logits = model(IDS[:, cached:], cache, tape)
 
     documented = activation_shapes(model.config)  # a name -> its axes, such as "B T D"
     assert len(documented) == 2 + 16 * L, "embed, final, and 16 in each block"
     documented["logits"] = "B T V"
     assert list(tape) == list(documented)
-    # S is the number of keys. The cache was empty, so there are T.
-    sizes = {"B": B, "T": T, "S": T, "D": D, "3D": 3 * D, "H": H, "K": K, "F": F, "V": V}
+    sizes = {"B": B, "T": T - cached, "S": T, "D": D, "3D": 3 * D, "H": H, "K": K, "F": F, "V": V}
     for name, letters in documented.items():
         shape = tuple(sizes[letter] for letter in letters.split())
         assert tape[name].shape == shape, name
@@ -65,6 +67,10 @@ def test_one_sequence_has_no_batch_axis(model):
     assert model(IDS[0].tolist()).shape == (T, V)
     assert model.final(IDS[0]).shape == (T, D)
     assert model.final(IDS).shape == (B, T, D)
+
+
+def test_a_batch_may_have_more_sequences_than_the_context_has_tokens(model):
+    assert model(np.ones((N + 1, 1), int)).shape == (N + 1, 1, V)
 
 
 def test_on_the_tape_one_sequence_is_a_batch_of_one(model):
@@ -94,6 +100,12 @@ def check_residual_stream(tape, layer):
     post = tape[f"resid_post.{layer}"]
     np.testing.assert_array_equal(mid, pre + tape[f"attn.{layer}.out"])
     np.testing.assert_array_equal(post, mid + tape[f"mlp.{layer}.out"])
+
+
+def test_the_mask_is_minus_infinity_for_the_keys_that_come_after_a_query():
+    inf = np.inf
+    expected = [[0, -inf, -inf], [0, 0, -inf], [0, 0, 0]]
+    np.testing.assert_array_equal(causal_mask(3, np.float32), np.array(expected, np.float32))
 
 
 def check_attention(tape, layer):
@@ -155,6 +167,7 @@ def test_untie_returns_a_new_model_with_an_output_matrix_of_its_own(init):
 def test_untie_by_a_copy_changes_no_bit_of_the_logits(ids):
     model = random_model(ROWS_OFF_CACHE_LINES)
     np.testing.assert_array_equal(model.untie("copy")(ids), model(ids))
+    np.testing.assert_array_equal(model.untie()(ids), model(ids))
 
 
 def test_a_model_that_is_untied_with_zeros_has_logits_of_zero(model):
@@ -184,10 +197,13 @@ def test_a_model_describes_itself(model):
     sizes = "n_layer=2, n_head=3, n_embd=21, n_ctx=31, vocab_size=101, float32"
     assert repr(model) == f"GPT2(tied, 11,278 parameters, {sizes})"
     assert repr(model.untie()) == f"GPT2(untied, 13,399 parameters, {sizes})"
+    assert repr(model.astype(np.float64)).endswith(", vocab_size=101, float64)")
 
 
 def test_random_is_gpt2s_initialisation():
-    model = GPT2.random(Config(vocab_size=997, n_ctx=64, n_embd=64, n_layer=8, n_head=4), seed=3)
+    deviation = 0.5  # 0.02 is the default
+    sizes = {"vocab_size": 997, "n_ctx": 64, "n_embd": 64, "n_layer": 8, "n_head": 4}
+    model = GPT2.random(Config(**sizes, initializer_range=deviation), seed=3)
     for name, array in model.parameters.items():
         if name.endswith("bias"):
             assert not array.any()
@@ -196,9 +212,42 @@ def test_random_is_gpt2s_initialisation():
         elif name.endswith("c_proj.weight"):
             # 16 matrices, two in each of 8 layers, write to the residual stream. So their
             # standard deviation is divided by sqrt(16) = 4.
-            assert array.std() == pytest.approx(0.02 / 4, rel=0.05), name
+            assert array.std() == pytest.approx(deviation / 4, rel=0.05), name
         else:
-            assert array.std() == pytest.approx(0.02, rel=0.05), name
+            assert array.std() == pytest.approx(deviation, rel=0.05), name
+
+
+def test_random_numbers_are_those_of_older_versions():
+    """A model, an output matrix and new rows have three streams of random numbers of a seed."""
+
+    def drawn(seed, stream, dtype=np.float32):
+        numbers = np.random.default_rng([seed, stream]).standard_normal((V, D), dtype)
+        return numbers * dtype(SMALL.initializer_range)
+
+    model = GPT2.random(SMALL, seed=3)
+    np.testing.assert_array_equal(model.W_E, drawn(3, 0))
+    np.testing.assert_array_equal(model.untie("random", seed=5).W_U.T, drawn(5, 1))
+    new_rows = model.resize(2 * V, "random", seed=7).W_E[V:]
+    mean = model.W_E.mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(new_rows, mean + drawn(7, 2, np.float64), atol=1e-7)
+    # The seed is 0 if none is given.
+    np.testing.assert_array_equal(GPT2.random(SMALL).W_E, drawn(0, 0))
+    np.testing.assert_array_equal(model.untie("random").W_U.T, drawn(0, 1))
+    first_new_row = model.resize(2 * V, "random").W_E[V]
+    np.testing.assert_allclose(first_new_row, mean + drawn(0, 2, np.float64)[0], atol=1e-7)
+
+
+def test_a_changed_model_keeps_the_fields_of_other_programs():
+    config = replace(SMALL, others={"pad_token_id": 7})
+    model = random_model(config)
+    untied = model.untie()
+    for changed in (untied, untied.tie(), model.resize(V + 1), model.astype(np.float64)):
+        assert changed.config.others == {"pad_token_id": 7}
+
+
+def test_twelve_layers_are_in_their_order():
+    tree = nest({f"h.{layer}.ln_1.weight": layer for layer in range(12)})
+    assert [block["ln_1"]["weight"] for block in tree["h"]] == list(range(12))
 
 
 def test_random_repeats_with_its_seed():
@@ -232,6 +281,11 @@ NOT_IDS = [
         np.zeros(N + 1, int), "32 tokens, more than the model.s context of 31", id="too-long"
     ),
 ]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
+def test_ids_may_be_whole_numbers_of_any_type(model, dtype):
+    np.testing.assert_array_equal(model(IDS.astype(dtype)), model(IDS))
 
 
 @pytest.mark.parametrize(("ids", "message"), NOT_IDS)
@@ -454,7 +508,7 @@ def test_an_edit_cannot_change_what_the_tape_recorded(model):
     assert not tape["resid_pre.1"].any()
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.int64, bool])
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint8, bool])
 def test_an_edit_may_return_numbers_of_another_type(model, dtype):
     def to_zeros_and_ones(activation):
         return (activation > 0).astype(dtype)
@@ -498,6 +552,16 @@ def test_progress_counts_each_token_once(model, monkeypatch):
         assert done == pieces
 
 
+def test_a_batch_of_short_texts_is_divided_among_threads(model, monkeypatch):
+    """Two threads need 2 * 32 tokens. The batch has 65, and each of its texts has 13."""
+    monkeypatch.setattr(threads, "reading_threads", lambda: 2)
+    monkeypatch.setattr(threads, "MIN_TOKENS", 32)
+    for ids, pieces in [(IDS, [7, 6]), (IDS[0], [13])]:
+        done = []
+        model.final(ids, progress=done.append)
+        assert done == pieces
+
+
 def test_ctrl_c_in_a_piece_ends_the_others(model, monkeypatch):
     monkeypatch.setattr(prefill, "PIECE_TOKENS", 2)
     monkeypatch.setattr(threads, "reading_threads", lambda: 3)
@@ -509,6 +573,24 @@ def test_ctrl_c_in_a_piece_ends_the_others(model, monkeypatch):
     run = Run(model.config)
     with pytest.raises(KeyboardInterrupt):
         prefill.in_pieces(transformer, IDS, nest(model.parameters), run, interrupt)
+
+    others_are_cancelled = []
+
+    def wait_for_the_end(ids, tree, run):
+        """The first piece is done at once. The others wait until they are cancelled."""
+        piece = run.cache
+        if piece.offset > 0:
+            for _ in range(2000):
+                if piece.cancelled:
+                    break
+                time.sleep(0.001)
+            others_are_cancelled.append(piece.cancelled)
+        return np.zeros((*ids.shape, D))
+
+    with pytest.raises(KeyboardInterrupt):
+        prefill.in_pieces(wait_for_the_end, IDS, nest(model.parameters), run, interrupt)
+    assert len(others_are_cancelled) >= 2
+    assert all(others_are_cancelled)
 
 
 def test_a_piece_that_waits_for_a_cancelled_one_stops(model):

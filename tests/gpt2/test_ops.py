@@ -60,6 +60,21 @@ def test_softmax_in_place(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_log_softmax(dtype):
+    x = np.array([[0.0, math.log(3.0), -np.inf], [5000.0, 5000.0, 0.0]], dtype)
+    before = x.copy()
+    log_p = ops.log_softmax(x)
+    # The exponentials of the first row are 1, 3 and 0. In the second one, exp(-5000) is 0.
+    expected = [
+        [-math.log(4), math.log(3 / 4), -np.inf],
+        [-math.log(2), -math.log(2), -5000 - math.log(2)],
+    ]
+    np.testing.assert_allclose(log_p, expected, rtol=1e-6)
+    assert log_p.dtype == dtype
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_cross_entropy(dtype):
     logits = np.array(
         [[0.0, math.log(3.0), -np.inf], [-1000.0, 0.0, 0.0], [1000.0, 1000.0, 1000.0]], dtype

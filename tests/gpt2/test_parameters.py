@@ -52,6 +52,26 @@ def test_the_difference_of_tied_and_untied_is_the_output_head(config):
     assert counts["tied"]["groups"]["output head"] == 0
 
 
+def test_the_parameters_of_each_group():
+    """V is 101, n_ctx 31, D 21 and F 53. There are two layers."""
+    D, F = 21, 53
+    attention = (D * 3 * D + 3 * D) + (D * D + D)  # weights and biases of c_attn and c_proj
+    mlp = (D * F + F) + (F * D + D)
+    groups = {
+        "token embedding": 101 * D,
+        "position embedding": 31 * D,
+        "attention": 2 * attention,
+        "MLP": 2 * mlp,
+        "layer norms": 2 * (2 * 2 * D) + 2 * D,  # two in each layer, and the final one
+        "output head": 0,
+    }
+    counts = count_parameters(SMALL)
+    assert counts["tied"]["groups"] == groups
+    assert list(counts["tied"]["groups"]) == list(groups)
+    assert counts["untied"]["groups"] == {**groups, "output head": 101 * D}
+    assert counts["untied"]["bytes"] == 4 * counts["untied"]["total"]
+
+
 def test_what_a_tie_saves_is_a_share_of_each_of_the_two_models():
     saves = tie_saves(tied=100, untied=125)
     assert saves == {"difference": 25, "more_percent": 25, "less_percent": 20}

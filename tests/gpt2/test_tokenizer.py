@@ -100,6 +100,21 @@ def test_words_are_cut_as_gpt2_does():
     assert WORDS.findall(text) == words.split("|")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("I'm you're he's", "I|'m| you|'re| he|'s", id="forms-of-to-be"),
+        pytest.param("we've she'd I'll don't", "we|'ve| she|'d| I|'ll| don|'t", id="verbs"),
+        pytest.param("DON'T 's's 'tis", "DON|'|T| '|s|'s| '|tis", id="other-apostrophes"),
+        pytest.param("abc123 45x½²", "abc|123| 45|x|½²", id="numbers"),
+        pytest.param("né 日本 ...?! €5", "né| 日本| ...?!| €|5", id="letters-and-marks"),
+        pytest.param("a   b\n\n c \n", "a|  | b|\n\n| c| \n", id="white-space"),
+    ],
+)
+def test_words_of_each_kind(text, words):
+    assert WORDS.findall(text) == words.split("|")
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_merges_are_applied_as_the_definition_says(seed):
     rng = random.Random(seed)
@@ -236,6 +251,7 @@ BEFORE_AND_AFTER = Tokenizer(
         (PART, "<|end|>end", "text", [*Tokenizer([]).encode("<|end|>"), 262]),
         # "!<" begins before <|end|>, but it is searched for last.
         (NORMALIZED, "low!<|end|>!<", "token", [257, 0, 262, 263]),
+        (NORMALIZED, f"{EOT}a!<b", "token", [261, 64, 263, 65]),
         (NORMALIZED, "low!<", "text", [257, *Tokenizer([]).encode("!<")]),
         (MERGE, "low lower", "token", [257, 220, 257, 259]),
         (MERGE, "low lower", "error", [257, 220, 257, 259]),
@@ -263,6 +279,8 @@ def with_flags(**flags: Flags) -> Tokenizer:
     [
         (with_flags(MASK=Flags(lstrip=True)), "low \n MASK low", [257, 262, 258]),
         (with_flags(MASK=Flags(rstrip=True)), "low MASK \n low", [257, 220, 262, 257]),
+        (with_flags(MASK=Flags(rstrip=True)), "low MASK  ", [257, 220, 262]),
+        (with_flags(MASK=Flags(lstrip=True)), "  MASKlow", [262, 257]),
         (with_flags(MASK=Flags(single_word=True)), "MASKer MASK!MASK", None),
         (
             with_flags(MASK=Flags(single_word=True)),
@@ -280,13 +298,29 @@ def with_flags(**flags: Flags) -> Tokenizer:
             [261, 257],
         ),
     ],
-    ids=["lstrip", "rstrip", "single-word", "accents", "white-space"],
+    ids=[
+        "lstrip",
+        "rstrip",
+        "rstrip-at-the-end",
+        "lstrip-at-the-start",
+        "single-word",
+        "accents",
+        "white-space",
+    ],
 )
 def test_flags_of_special_tokens(tokenizer, text, ids):
     """test_conformance.py has many more, compared with the tokenizers library."""
     if ids is None:
         ids = [*Tokenizer(SMALL_MERGES).encode("MASKer "), 262, 0, 262]
     assert tokenizer.encode(text, "token") == ids
+
+
+def test_a_single_word_has_no_letter_digit_accent_or_underscore_beside_it():
+    tokenizer = with_flags(MASK=Flags(single_word=True))
+    for beside in "aé日7_\u0301.- ²":
+        is_alone = beside in ".- ²"
+        for text in (f"{beside}MASK", f"MASK{beside}"):
+            assert (262 in tokenizer.encode(text, special="token")) == is_alone, text
 
 
 def test_flags_with_gpt2s_vocabulary(gpt2):
@@ -335,12 +369,13 @@ def test_a_vocabulary_without_some_bytes_refuses_a_text_that_needs_one():
 
 def test_an_unreachable_token_has_an_id_and_a_text_but_no_text_has_it():
     merges = [("l", "o")]
-    ids = {"Ġx": 0, **spelled_ids(merges, first_id=1), "日": 259}
+    ids = {"Ġx": 0, **spelled_ids(merges, first_id=1), "日": 259, "Ġ日": 260}
     tokenizer = Tokenizer(merges, {EOT: 258}, ids=ids)
-    assert tokenizer.vocab_size == 260
+    assert tokenizer.vocab_size == 261
     assert [tokenizer.decode([token]) for token in (0, 257, 258, 259)] == [" x", "lo", EOT, "日"]
+    assert tokenizer.decode([260]) == "Ġ日", "a name with any other character is its own text"
     ids = tokenizer.encode("Ġx x日lo", special="token")
-    assert not {0, 259} & set(ids)
+    assert not {0, 259, 260} & set(ids)
     assert tokenizer.decode(ids) == "Ġx x日lo"
 
 
@@ -445,9 +480,10 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(merges, special_tokens,
 
 
 def test_the_longest_special_token_and_the_largest_id():
-    longest = "<" * 128
-    tokenizer = Tokenizer([], {longest: 2**32 - 1})
-    assert tokenizer.encode(f"!{longest}", "token") == [0, 2**32 - 1]
+    for character in ("<", "é"):
+        longest = character * 128
+        tokenizer = Tokenizer([], {longest: 2**32 - 1})
+        assert tokenizer.encode(f"!{longest}", "token") == [0, 2**32 - 1]
 
 
 MARKS = [chr(code) for code in range(33, 127) if not chr(code).isalnum()]
@@ -457,7 +493,7 @@ CHARACTERS = [
     pytest.param("ab", id="two-letters"),
     pytest.param("ab<\n", id="a-mark-and-a-line-break"),
     pytest.param([*MARKS, "é", "\U0001f600"], id="all-marks"),
-    pytest.param(known_characters()[200:600], id="400-characters"),
+    pytest.param([*known_characters()[200:600], "\n"], id="401-characters"),
 ]
 
 
@@ -491,6 +527,8 @@ def test_special_tokens_are_found_from_left_to_right_and_the_longest_first(chara
         assert tokenizer.decode(ids) == text
         special_ids_of_text = [token_id for token_id in ids if token_id in special_ids]
         assert len(special_ids_of_text) == len(spans)
+    last = 6 * characters[-1]  # a line break, in one case
+    assert tokenizer.encode(f"x{last}x", special="token")[1:-1] == [256 + tokens.index(last)]
 
 
 @pytest.mark.parametrize("special", ["error", "token", "text"])
@@ -590,6 +628,9 @@ def test_a_pickled_tokenizer_encodes_as_the_original():
 def test_a_tokenizer_describes_itself():
     tokenizer = Tokenizer([("l", "o"), ("lo", "w")])
     assert repr(tokenizer) == "Tokenizer(259 tokens, 2 merges, 1 special)"
+    thousand = [("a" * length, "a") for length in range(1, 1001)]
+    many = Tokenizer(thousand, {"<a>": 2000, "<b>": 3000})  # with holes
+    assert repr(many) == "Tokenizer(1,258 tokens, 1,000 merges, 2 special)"
 
 
 # Unicode's White_Space. The four that str.isspace() takes for white space, too, are not.
@@ -616,9 +657,19 @@ def test_the_alphabet_has_each_printable_byte_of_latin_1_as_itself():
 
 OTHERS = {  # another tokenizer for the same bytes, in one respect alone
     "merges": Tokenizer(SMALL_MERGES[:-1], {EOT: 261}),
+    "order of the merges": Tokenizer(
+        [*SMALL_MERGES[:3], SMALL_MERGES[4], SMALL_MERGES[3]],
+        {EOT: 261},
+        ids=spelled_ids(SMALL_MERGES),
+    ),
     "ids": Tokenizer(SMALL_MERGES, {EOT: 261}, ids=spelled_ids(SMALL_MERGES) | {"!": 1, '"': 0}),
     "special tokens": Tokenizer(SMALL_MERGES, {EOT: 262}),
-    "flags": Tokenizer(SMALL_MERGES, {EOT: 261}, flags={EOT: Flags(lstrip=True)}),
+    **{
+        f"flag {name}": Tokenizer(
+            SMALL_MERGES, {EOT: 261}, flags={EOT: Flags(**{name: not getattr(Flags(), name)})}
+        )
+        for name in ("special", "normalized", "lstrip", "rstrip", "single_word")
+    },
     "a space before the text": Tokenizer(SMALL_MERGES, {EOT: 261}, prefix_space=True),
 }
 

@@ -21,6 +21,7 @@ from tiedgpt.study.predictions import (
     attribute,
     last_logits,
     last_tape,
+    lens,
     next_tokens,
     predict,
     surprisal,
@@ -132,6 +133,19 @@ def test_the_parts_of_a_float32_model_are_near_those_of_the_float64_model(config
     assert parts == pytest.approx(expected, rel=0, abs=1e-4)
 
 
+def test_the_parts_of_a_logit_after_a_whole_context():
+    model = random_model(dtype=np.float64)
+    ids = np.arange(SMALL.n_ctx)
+    parts = attribute(model, ids, TOKEN)
+    assert sum(parts.values()) == pytest.approx(model(ids)[-1, TOKEN], rel=0, abs=1e-10)
+
+
+def test_the_tape_of_a_logit_may_have_more_tokens_than_the_last():
+    model = random_model(dtype=np.float64)
+    parts = attribute(model, IDS, TOKEN, tape=last_tape(model, IDS, n=5))
+    assert parts == pytest.approx(attribute(model, IDS, TOKEN))
+
+
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
@@ -139,9 +153,16 @@ def test_the_parts_of_a_float32_model_are_near_those_of_the_float64_model(config
         pytest.param(9 * IDS, "63 tokens, more than the model's context of 31", id="long"),
     ],
 )
-def test_attribute_refuses_an_empty_and_a_too_long_prompt(model, ids, message):
-    with pytest.raises(ArgumentError, match=message):
-        attribute(model, ids, TOKEN)
+def test_an_empty_and_a_too_long_prompt_are_refused(model, ids, message):
+    for read in (
+        lambda: attribute(model, ids, TOKEN),
+        lambda: last_logits(model, ids),
+        lambda: last_tape(model, ids, 2),
+        lambda: lens(model, ids),
+        lambda: next_tokens([model], ids, k=2),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            read()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +238,9 @@ def test_ablation_refuses_a_name_that_is_not_a_part_and_lists_similar_names(name
 
 
 def test_ablation_refuses_a_part_of_a_model_without_layers():
-    message = "^'mlp.0' is not a part that can be removed; the nearest are none, for it has no lay"
+    message = (
+        "^'mlp.0' is not a part that can be removed; the nearest are none, for it has no layers$"
+    )
     with pytest.raises(ArgumentError, match=message):
         ablation(replace(SMALL, n_layer=0), ["mlp.0"])
 
@@ -278,6 +301,8 @@ def test_the_k_alternatives_are_the_likeliest_other_tokens():
     assert [token for token, _ in prediction.alternatives] == [1, 3, 0]
     expected = [np.log(p[1]), np.log(p[3]), np.log(p[0])]
     assert [log_p for _, log_p in prediction.alternatives] == pytest.approx(expected)
+    (prediction,) = predict(LOGITS, [2], k=1)
+    assert [token for token, _ in prediction.alternatives] == [1]
 
 
 def test_with_a_large_k_the_alternatives_are_all_tokens_but_the_predicted_one():
@@ -290,9 +315,10 @@ def test_the_surprisal_of_a_log_probability_is_in_bits():
     assert surprisal(np.log(1 / 8)) == pytest.approx(3)  # 8 is 2**3
 
 
-def test_predict_refuses_logits_that_are_not_finite():
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_predict_refuses_logits_that_are_not_finite(number):
     with pytest.raises(TiedGPTError, match="not finite numbers"):
-        predict(np.array([1.0, np.nan]), [0])
+        predict(np.array([1.0, number]), [0])
 
 
 def test_next_tokens_predicts_the_likeliest_tokens_of_two_models_with_both():

@@ -169,6 +169,8 @@ def test_what_is_known_of_the_most_frequent_tokens_by_tenths_of_them(corpus, mon
     rows = dict(zip(report, [rows for rows, _ in probed], strict=True))
     np.testing.assert_array_equal(rows["W_E"], model.W_E[tokens])
     assert rows["random"].shape == (110, CONFIG.n_embd)
+    normal = np.random.default_rng(0).normal(size=(110, CONFIG.n_embd))  # always the same
+    np.testing.assert_array_equal(rows["random"], normal)
     np.testing.assert_allclose(rows["counts"][:, 0], np.log(corpus.counts[tokens]))
     for _, folds in probed:
         assert [len(fold) for fold in folds] == [11] * 10
@@ -186,12 +188,12 @@ def test_too_few_frequent_tokens_have_no_report():
     assert embeddings.knowledge(random_model(SMALL), some_corpus()) is None
 
 
-@pytest.mark.parametrize("number", [np.nan, -np.inf])
-def test_a_damaged_table_is_refused(corpus, number):
-    table = np.zeros((V, 4))
-    table[0, 0] = number
-    model = with_tables(table)
-    refuses("W_E is not finite", embeddings.knowledge, model, corpus, error=TiedGPTError)
+@pytest.mark.parametrize(("name", "number"), [("W_E", np.nan), ("W_U", -np.inf)])
+def test_a_damaged_table_is_refused(corpus, name, number):
+    tables = {"W_E": np.ones((V, 4)), "W_U": np.ones((V, 4))}
+    tables[name][0, 0] = number
+    message = f"^{name} is not finite: the checkpoint is damaged$"
+    refuses(message, embeddings.knowledge, with_tables(**tables), corpus, error=TiedGPTError)
 
 
 # ---- The MLPs ----
@@ -233,6 +235,25 @@ def test_the_distances_are_those_of_the_paths(model, corpus):
     assert numbers["without_other"] == max(numbers["without"][1:])
 
 
+@pytest.mark.parametrize("others", [[3.0, 4.0], [4.0, 3.0]])
+def test_the_best_of_the_other_mlps_may_be_any(model, corpus, monkeypatch, others):
+    """Alone the lowest of their distances counts, and without one of them the highest."""
+    nats = iter([1.0, *others, 9.0, *others, 5.0, 6.0])  # alone, without, the table, the model
+    monkeypatch.setattr(bigrams, "nats_from_bigrams", lambda *_: next(nats))
+    numbers = bigrams.mlp_numbers(model, corpus)
+    assert numbers == {
+        "tokens": 120,
+        "table": 5.0,
+        "first_alone": 1.0,
+        "other_alone": 3.0,
+        "model": 6.0,
+        "without_first": 9.0,
+        "without_other": 4.0,
+        "alone": [1.0, *others],
+        "without": [9.0, *others],
+    }
+
+
 def test_nats_are_0_for_the_bigrams_and_whatever_their_scale(corpus):
     tokens = corpus.by_count()
     counts = corpus.table(tokens, np.arange(V)) + 1e-9
@@ -259,7 +280,9 @@ def test_progress_counts_the_paths(model, corpus):
 
 def test_the_scores_of_a_large_vocabulary_fit_into_memory(model, corpus, monkeypatch):
     """So the distances are those of the most frequent tokens only."""
+    corpus = Corpus.of(np.append(corpus.ids, range(120, 129)), V)  # nine tokens are rare
     seen = corpus.frequent(min_count=1).size
+    assert seen == 129
     monkeypatch.setattr(bigrams, "MAX_SCORES", 30 * seen)
     numbers = bigrams.mlp_numbers(model, corpus)
     tokens = corpus.by_count()[:30]

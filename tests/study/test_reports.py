@@ -69,6 +69,25 @@ def assert_surprises(report, log_p, token, k, unit):
         assert row[unit] == pytest.approx(factor * log_p[row["id"]])
 
 
+def test_the_reports_of_a_float32_model_are_json():
+    model = random_model(CONFIG)
+    ids = np.array(IDS)
+    for report in (
+        reports.next_report([model], TOKENIZER, ids, 2),
+        reports.paths_report(model, TOKENIZER, ids[0], 2),
+        reports.lens_report(model, TOKENIZER, ids, 2),
+        reports.logit_report(model, TOKENIZER, ids, removed=["mlp.0"]),
+        reports.score_report(model, TOKENIZER, ids, stride=64),
+        reports.score_report(model, TOKENIZER, ids, stride=64, alternatives=2),
+        reports.parameters_report(model.config),
+    ):
+        assert json.loads(json.dumps(report)) == report
+
+
+def test_the_id_of_a_token_is_a_number_of_python():
+    assert json.dumps(reports.token_report(TOKENIZER, np.int64(64))) == '{"id": 64, "token": "a"}'
+
+
 def test_a_token_that_only_pads_the_vocabulary_has_no_text():
     assert reports.token_report(TOKENIZER, 256) == {"id": 256, "token": "<|endoftext|>"}
     assert reports.token_report(TOKENIZER, 257) == {"id": 257, "token": None}
@@ -98,11 +117,13 @@ def test_next_by_both_heads_has_the_likeliest_tokens_of_each():
     by_rank = np.transpose([likeliest(each(IDS)[-1], 3) for each in models])
     tokens = list(dict.fromkeys(by_rank.ravel().tolist()))
     for each, report in zip(models, reports.next_report(models, TOKENIZER, IDS, 3), strict=True):
+        assert report["head"] == each.config.head
         assert_predicts(report["next"], each(IDS)[-1], tokens)
 
 
 def test_paths(model):
     report = reports.paths_report(model, TOKENIZER, A, 4)
+    assert report["head"] == model.config.head
     assert list(report["paths"]) == ["raw", "normed", "mlp0", "model"]
     logits_of = {name: path(model, np.array([A]))[0] for name, path in PATHS.items()}
     logits_of["raw"] = model.W_E[A] @ model.W_U
@@ -113,7 +134,9 @@ def test_paths(model):
 
 @pytest.mark.parametrize("last", [None, 2])
 def test_lens(model, last):
-    layers = reports.lens_report(model, TOKENIZER, IDS, k=3, last=last)["layers"]
+    report = reports.lens_report(model, TOKENIZER, IDS, k=3, last=last)
+    assert report["head"] == model.config.head
+    layers = report["layers"]
     names = [layer["name"] for layer in layers]
     assert names == ["resid_pre.0", "resid_post.0", "resid_post.1"]
     logits = model(IDS)  # by the last layer
@@ -124,6 +147,11 @@ def test_lens(model, last):
         assert [token["id"] for token in position] == likeliest(row, 3)
         for token in position:
             assert token["probability"] == pytest.approx(p[token["id"]])
+
+
+def test_by_default_a_lens_has_the_five_likeliest_tokens(model):
+    (*_, layer) = reports.lens_report(model, TOKENIZER, IDS)["layers"]
+    assert [len(position) for position in layer["positions"]] == [5] * len(IDS)
 
 
 @pytest.mark.parametrize("last", [None, 2])
@@ -148,9 +176,12 @@ def test_lens_of_a_tape_that_has_more_tokens(model, last):
         pytest.param(A, 0, id="from-token-0"),
     ],
 )
-@pytest.mark.parametrize("removed", [[], ["attn.1.head.2", "mlp.0"]], ids=["whole", "ablated"])
+@pytest.mark.parametrize(
+    "removed", [[], ["mlp.0", "attn.1.head.2", "attn.1.head.0"]], ids=["whole", "ablated"]
+)
 def test_logit(model, token, against, removed):
     report = reports.logit_report(model, TOKENIZER, IDS, token, against, removed)
+    assert report["head"] == model.config.head
     logits = model(IDS)[-1]
     first = likeliest(logits, 1)[0] if token is None else token
     tokens = [first] if against is None else [first, against]
@@ -168,6 +199,16 @@ def test_logit(model, token, against, removed):
         assert_total(report["ablated"], model(IDS, edit=ablation(CONFIG, removed))[-1])
     else:
         assert "ablated" not in report
+
+
+def test_a_prompt_that_was_read_is_not_read_again_for_a_logit(model, shapes_read):
+    logits = model(IDS)[-1]
+    tape = last_tape(model, IDS, n=1)
+    shapes_read.clear()
+    report = reports.logit_report(model, TOKENIZER, IDS, A, logits=logits, tape=tape)
+    assert shapes_read == []
+    assert report["total"] == logits[A]
+    assert report["parts"] == pytest.approx(attribute(model, IDS, A))
 
 
 @pytest.mark.parametrize("stride", [1, 64])
@@ -221,8 +262,11 @@ def test_parameters(model):
 # study
 
 
-def study(model, corpus=None, tied_W_E=None):
-    """The report of `tiedgpt study`, and the notes."""
+def study(model, corpus=None, tied_W_E=None, units=None):
+    """The report of `tiedgpt study`, and the notes.
+
+    units: a dict to which what is done is added, and the unit in which it is counted.
+    """
     notes = []
     names = []
 
@@ -231,6 +275,8 @@ def study(model, corpus=None, tied_W_E=None):
 
         def __init__(self, doing, total, unit):
             names.append(doing)
+            if units is not None:
+                units[doing] = unit
             self.left = total
 
         def __enter__(self):
@@ -266,8 +312,17 @@ class NoProgress:
 
 def test_study_has_what_the_library_measures(model):
     other_W_E = random_model(CONFIG, dtype=np.float64, seed=5).W_E
-    report, notes = study(model, CORPUS, other_W_E)
+    units = {}
+    report, notes = study(model, CORPUS, other_W_E, units)
     assert notes == []
+    assert units == {
+        "m: direct path": "token",
+        "m: the best W_U": "step",
+        "m: bigrams": "token",
+        "m: gains": "token",
+        "m: MLPs": "path",
+        "m: loss": "token",
+    }
     assert report["head"] == model.config.head
     size = sum(array.size for array in model.parameters.values())
     assert (report["model"], report["parameters"], report["bytes"]) == ("m", size, 4 * size)
@@ -321,9 +376,18 @@ def test_the_gradients_of_a_long_context_are_those_of_its_last_tokens(model, mon
     assert report["gradients"] == of_last_tokens.lengths_and_cosine()
 
 
+def test_the_gradients_are_those_of_256_predicted_tokens():
+    model = random_model(replace(CONFIG, n_layer=0, n_ctx=300))
+    ids = np.random.default_rng(0).integers(0, 256, 400)
+    report, _ = study(model, Corpus.of(ids, CONFIG.vocab_size))
+    of_last_tokens = gradients.gradients(model, ids[-257:])  # the first is not predicted
+    assert report["gradients"] == of_last_tokens.lengths_and_cosine()
+
+
 def test_token_0_may_begin_a_document_and_a_context_of_one_token_has_no_path_started(monkeypatch):
     monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)  # so no path is solved
-    report = reports.study_report("m", random_model(CONFIG), CORPUS, None, NoProgress, str, start=0)
+    model = random_model(replace(CONFIG, n_ctx=2))
+    report = reports.study_report("m", model, CORPUS, None, NoProgress, str, start=0)
     assert "started" in report["gains"]
     model = random_model(replace(CONFIG, n_ctx=1))
     report = reports.study_report("m", model, CORPUS, None, NoProgress, str, start=B)
@@ -347,21 +411,25 @@ def test_study_without_a_corpus(model):
 
 
 def test_study_with_a_token_that_begins_a_document_has_the_path_started(model, monkeypatch):
-    """It is the whole model after that token, here that of "b", and the one before the logits."""
+    """It is the whole model after that token, and the one before the logits.
+
+    The token is "b" or the last of the vocabulary.
+    """
     monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)  # so no path is solved
     corpus = CORPUS
-    report = reports.study_report("m", model, corpus, None, NoProgress, str, start=B)
+    start = B if model.config.tied else model.config.vocab_size - 1
+    report = reports.study_report("m", model, corpus, None, NoProgress, str, start=start)
     assert list(report["bigrams"]) == ["unigram", "raw", "normed", "mlp0", "model", "started"]
 
     def started(model, tokens):
-        return np.array([model([B, token])[-1] for token in tokens])
+        return np.array([model([start, token])[-1] for token in tokens])
 
     gains = bigrams.gains(model, corpus, {"started": started})["started"]
     assert report["gains"]["started"] == pytest.approx(gains)
     expected = bigrams.bigrams(model, corpus, others={"started": started})["started"]
     assert report["bigrams"]["started"] == pytest.approx(expected)
-    start = None if model.config.tied else model.config.vocab_size  # which the model has not
-    without_it = reports.study_report("m", model, corpus, None, NoProgress, str, start=start)
+    none = None if model.config.tied else model.config.vocab_size  # which the model has not
+    without_it = reports.study_report("m", model, corpus, None, NoProgress, str, start=none)
     assert "started" not in without_it["bigrams"]
     assert "started" not in without_it["gains"]
 

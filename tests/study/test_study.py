@@ -91,8 +91,13 @@ def test_a_corpus_without_pairs(ids):
 
 @pytest.mark.parametrize("token", [-1, V])
 def test_ids_of_another_vocabulary_are_refused(token):
-    message = f"token id {token} of the corpus is outside the vocabulary of 101"
-    refuses(message, Corpus.of, [0, token, 1], V, error=ArgumentError)
+    """The first of them is named."""
+    message = f"^token id {token} of the corpus is outside the vocabulary of 101$"
+    refuses(message, Corpus.of, [0, token, -2, V + 7, 1], V, error=ArgumentError)
+
+
+def test_a_text_that_is_not_encoded_is_refused():
+    refuses("^expected token ids, got text: ", Corpus.of, "a text", V, error=ArgumentError)
 
 
 def test_the_share_of_frequent_tokens_whose_commonest_successor_is_themselves():
@@ -227,9 +232,10 @@ def test_log_softmax_of_very_large_logits():
     np.testing.assert_allclose(paths.log_probabilities(logits), expected)
 
 
-def test_log_softmax_of_logits_that_are_not_finite():
+@pytest.mark.parametrize("row", [[1.0, np.nan], [1.0, np.inf], [-np.inf, -np.inf]], ids=str)
+def test_log_softmax_of_logits_that_are_not_finite(row):
     with pytest.raises(TiedGPTError, match="not finite numbers: its checkpoint is damaged"):
-        paths.log_probabilities(np.array([1.0, np.nan]))
+        paths.log_probabilities(np.array([[0.0, 0.0], row]))
 
 
 def relative_asymmetry(model: GPT2) -> float:
@@ -243,6 +249,8 @@ def test_asymmetry_computed_in_blocks_of_rows_is_that_of_the_whole_matrix(monkey
     model = random_model(UNTIED)
     asymmetry = paths.asymmetry(model.W_E, model.W_U)
     assert asymmetry == pytest.approx(relative_asymmetry(model), rel=1e-12)
+    for scale in (1e-6, 1e6):
+        assert paths.asymmetry(scale * model.W_E, model.W_U) > 0.1
     A = model.W_E.astype(np.float64) @ model.W_U
     assert paths.matrix_asymmetry(A) == pytest.approx(asymmetry, rel=1e-6)
 
@@ -295,9 +303,13 @@ def test_self_prediction_is_that_of_the_whole_matrix(monkeypatch, model):
 
 def test_a_damaged_matrix_is_an_error(model):
     model.parameters["wte.weight"][7, 2] = np.nan
-    message = "holds a number that is not finite: the checkpoint is damaged"
+    message = "^wte or lm_head holds a number that is not finite: the checkpoint is damaged$"
     with pytest.raises(TiedGPTError, match=message):
         paths.direct_path(model)
+    large = np.full((3, 2), 1e200)  # whose squares are infinite
+    for W_U in (large.T, -large.T):
+        with np.errstate(all="ignore"), pytest.raises(TiedGPTError, match=message):
+            paths.asymmetry(large, W_U)
 
 
 def measures_by_definition(logits, counts):
@@ -457,9 +469,10 @@ def test_cross_entropies_do_not_depend_on_the_rows_at_once(monkeypatch, table_of
     by_text = np.random.default_rng(0).standard_normal((V, 2))
     arguments = (np.array([0.3, 0.7]), table_of_logits, log_counts, by_text)
     expected = bigrams.cross_entropies(*arguments)
-    monkeypatch.setattr(bigrams, "BLOCK", 7 * V)
-    for found, whole in zip(bigrams.cross_entropies(*arguments), expected, strict=True):
-        np.testing.assert_allclose(found, whole, rtol=1e-9)
+    for numbers_at_once in (7 * V, V - 1):  # the latter are less than a row
+        monkeypatch.setattr(bigrams, "BLOCK", numbers_at_once)
+        for found, whole in zip(bigrams.cross_entropies(*arguments), expected, strict=True):
+            np.testing.assert_allclose(found, whole, rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -601,6 +614,30 @@ def test_2048_tokens_of_a_large_vocabulary_are_compared():
     assert tokens == embeddings.sampled_tokens(50257).tolist()
 
 
+def test_a_sample_of_the_tokens_of_a_large_corpus_is_compared(monkeypatch):
+    """It is always the same one."""
+    monkeypatch.setattr(embeddings, "MAX_TOKENS", 4)
+    in_corpus = np.arange(60, 80)
+    tokens = embeddings.sampled_tokens(V, Corpus.of(in_corpus, V))
+    expected = np.random.default_rng(0).choice(in_corpus, 4, replace=False)
+    assert tokens.tolist() == sorted(expected.tolist())
+
+
+def test_the_tokens_of_a_corpus_are_compared_in_all_matrices():
+    model = random_model(UNTIED)
+    tied_W_E = random_model(seed=5).W_E
+    tokens = [3, 57, 98, 99, 100]
+    report = embeddings.embeddings(model, Corpus.of(tokens, V), tied_W_E)
+    rows = {"in": model.W_E, "out": model.W_U.T, "tied": tied_W_E}
+    cosines = {name: embeddings.cosines(matrix[tokens]) for name, matrix in rows.items()}
+    assert report == {
+        "in_out": embeddings.spearman(cosines["in"], cosines["out"]),
+        "in_tied": embeddings.spearman(cosines["in"], cosines["tied"]),
+        "out_tied": embeddings.spearman(cosines["out"], cosines["tied"]),
+        "tokens": 5,
+    }
+
+
 @each_head
 def test_the_lens_of_a_layer_predicts_as_a_model_that_ends_with_this_layer(head):
     model = random_model(SMALL.with_head(head), dtype=np.float64)
@@ -623,7 +660,16 @@ def test_a_lens_of_the_last_two_tokens_has_the_last_two_rows_of_a_whole_lens(
     rows_at_once = 4
     monkeypatch.setattr(evaluation, "split_work", lambda **_: (threads, rows_at_once))
     whole_lens = predictions.lens(model, TOKENS, 3)
+    read = []
+    last_tape = predictions.last_tape
+
+    def recording_tape(model, ids, n):
+        read.append(n)
+        return last_tape(model, ids, n)
+
+    monkeypatch.setattr(predictions, "last_tape", recording_tape)
     short_lens = predictions.lens(model, TOKENS, 3, last=2)
+    assert read == [2], "the activations of other tokens take memory"
     for whole, short in zip(whole_lens, short_lens, strict=True):  # layer by layer
         assert whole.name == short.name
         np.testing.assert_array_equal(whole.tokens[-2:], short.tokens)
@@ -636,6 +682,26 @@ def test_a_lens_has_no_more_tokens_than_the_vocabulary():
     (layer,) = predictions.lens(model, [0, 2], k=5)
     assert layer.tokens.shape == (2, 3)
     assert layer.probabilities.shape == (2, 3)
+
+
+def test_by_default_a_lens_has_the_five_likeliest_tokens(model):
+    assert {layer.tokens.shape for layer in predictions.lens(model, [0, 2])} == {(2, 5)}
+
+
+def test_the_twelve_layers_of_a_model_are_in_their_order():
+    model = random_model(replace(SMALL, n_layer=12), dtype=np.float64)
+    names = [layer.name for layer in predictions.lens(model, TOKENS, k=1)]
+    assert names == ["resid_pre.0", *(f"resid_post.{layer}" for layer in range(12))]
+    parts = predictions.attribute(model, TOKENS, token=7)
+    assert sum(parts.values()) == pytest.approx(model(TOKENS)[-1, 7])
+    heads = [name for name in parts if name.endswith(".head.1")]
+    assert heads == [f"attn.{layer}.head.1" for layer in range(12)]
+    last = ["attn.10", "attn.11.head.1", "mlp.11"]
+    assert list(predictions.ablation(model.config, last)) == [
+        "attn.10.out",
+        "attn.11.heads",
+        "mlp.11.out",
+    ]
 
 
 def mean_loss(logits, targets) -> float:  # [N, V], [N]
@@ -683,6 +749,11 @@ def test_of_a_short_text_at_most_the_last_40_tokens_are_read(monkeypatch):
     monkeypatch.setattr("tiedgpt.study.reports.MAX_LOSS_TOKENS", 40)
     assert end_of_text(np.arange(30), n_ctx=8).tolist() == list(range(30))
     assert end_of_text(np.arange(300), n_ctx=8).tolist() == list(range(260, 300))
+    assert end_of_text(np.arange(300), n_ctx=7).tolist() == list(range(260, 300))
+
+
+def test_a_loss_is_measured_on_the_last_16384_tokens():
+    assert end_of_text(np.arange(20_000), n_ctx=7).tolist() == list(range(20_000 - 16_384, 20_000))
 
 
 def test_of_a_long_text_windows_of_its_last_tenth_are_read(monkeypatch):
@@ -703,8 +774,14 @@ def test_of_a_long_text_windows_of_its_last_tenth_are_read(monkeypatch):
 
 def test_logits_that_are_not_finite_are_an_error(model):
     model.parameters["h.0.mlp.c_fc.bias"][0] = np.nan
-    with pytest.raises(TiedGPTError, match=r"logits are not finite numbers: .* damaged"):
-        losses(model, TOKENS)
+    for read in (
+        lambda: losses(model, TOKENS),
+        lambda: predictions.lens(model, TOKENS),
+        lambda: predictions.next_tokens([model], TOKENS, k=2),
+        lambda: predictions.token_predictions(model, TOKENS, stride=1, k=2),
+    ):
+        with pytest.raises(TiedGPTError, match=r"logits are not finite numbers: .* damaged"):
+            read()
 
 
 def test_a_loss_that_is_not_finite_is_an_error():
@@ -713,6 +790,6 @@ def test_a_loss_that_is_not_finite_is_an_error():
     unlikeliest = int(logits.argmin())
     # All logits are finite, at most 3e38, but float32 cannot hold the highest minus the lowest.
     model.parameters["lm_head.weight"] *= 3e38 / np.abs(logits).max()
-    message = r"the loss is not a finite number: .* damaged"
+    message = "^the loss is not a finite number: the model's checkpoint is damaged$"
     with np.errstate(over="ignore"), pytest.raises(TiedGPTError, match=message):
         losses(model, np.array([0, unlikeliest]))

@@ -8,7 +8,8 @@ import json
 import math
 import re
 import shutil
-from contextlib import suppress
+import zlib
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -170,6 +171,16 @@ def test_a_training_that_is_stopped_is_saved_after_its_step(tmp_path):
     assert_same_training(second, unbroken)
 
 
+def test_a_training_that_was_saved_before_its_first_step_is_not_evaluated_again(tmp_path):
+    trainer = new_trainer(random_model(WITHOUT_LAYERS))
+    assert next(trainer.run_and_save(tmp_path / "out"))["step"] == 0
+    log = (tmp_path / "out" / LOG).read_text(encoding="utf-8")
+    assert json.loads(log) == trainer.evaluations[0]
+    resumed = Trainer.resume(tmp_path / "out", trainer.tokens, trainer.held_out)
+    assert next(resumed.run())["step"] == 1
+    assert resumed.evaluations == trainer.evaluations
+
+
 def test_a_resumed_training_may_go_on_in_another_directory(tmp_path):
     """Then it is saved at once: the next save may be far."""
     trainer = new_trainer()
@@ -318,7 +329,7 @@ def test_what_cannot_be_resumed(tmp_path):
     other_tokens = (trainer.tokens[::-1], trainer.held_out)
     error = ArgumentError
     refuses(
-        "^steps must be at least the 6 .* got 5",
+        "^steps must be at least the 6 that are done, got 5$",
         Trainer.resume,
         tmp_path / "out",
         *texts,
@@ -327,7 +338,8 @@ def test_what_cannot_be_resumed(tmp_path):
     )
     refuses("^steps must be .* got 0", Trainer.resume, tmp_path / "out", *texts, 0, error=error)
     for texts in (other_held_out, other_tokens):
-        refuses("another text", Trainer.resume, tmp_path / "out", *texts, error=error)
+        message = "/out was trained on another text: give the same text again$"
+        refuses(message, Trainer.resume, tmp_path / "out", *texts, error=error)
 
 
 @pytest.mark.parametrize("only", [None, "head"])
@@ -356,7 +368,9 @@ def test_another_model_in_the_directory_is_not_taken_for_the_best_one(
         Trainer.resume(*resume[1:])
         assert model_file.read_bytes() == saved
     else:
-        refuses(f"{model_file} is not the model that this training saved at step", *resume)
+        saved_at = f"is not the model that this training saved at step {trainer.best.step}: "
+        hint = "put that model back, or start a new training --from this one$"
+        refuses(f"^{model_file} {saved_at}{hint}", *resume)
         assert contents(tmp_path / "out") == before
 
 
@@ -367,13 +381,18 @@ def test_the_checksum_of_a_text_is_that_of_its_ids_whatever_their_type():
         assert saving.checksum(ids.astype(dtype)) == expected
     for others in ([1, 3, 2], [3, 1], [3, 1, 2, 0], [3, 1, 4]):
         assert saving.checksum(np.array(others)) != expected
+    # Older versions saved the checksum of these bytes.
+    assert expected == zlib.crc32(b"\3\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0")
 
 
 def test_each_number_of_a_model_counts_for_its_checksum():
     model = random_model(UNTIED)
+    all_bytes = b"".join(array.astype("<f4").tobytes() for array in model.parameters.values())
     checksums = {saving.checksum_of_model(model)}
+    assert checksums == {zlib.crc32(all_bytes)}, "as in older versions"
     for array in model.parameters.values():
-        array.reshape(-1)[-1] += 1
+        last = array.reshape(-1)[-1:]
+        last[:] = np.nextafter(last, np.float32(9))  # the next float32
         checksums.add(saving.checksum_of_model(model))
     assert len(checksums) == 1 + len(model.parameters)
 
@@ -397,7 +416,11 @@ def test_another_config_json_is_not_taken_for_that_of_the_training(tmp_path, nam
     config = json.loads(config_file.read_text())
     config_file.write_text(json.dumps({**config, name: value}))
     arguments = (tmp_path / "out", trainer.tokens, trainer.held_out)
-    refuses(rf"{config_file}: {name} is {value}, .* {config[name]}", Trainer.resume, *arguments)
+    message = (
+        f"^{config_file}: {name} is {value}, but this training began with {config[name]}: "
+        "write that value again$"
+    )
+    refuses(message, Trainer.resume, *arguments)
     config_file.write_text(json.dumps({**config, "a_field_of_yours": 1}))
     assert_same_training(Trainer.resume(*arguments), trainer)
 
@@ -434,17 +457,21 @@ def change_state(directory, change):
 
 # A function that damages a saved state (JSON) or its arrays, and what the error names
 DAMAGES = [
-    (lambda state, arrays: state.pop("step"), "step"),
+    (lambda state, arrays: state.pop("step"), r"state of a training: KeyError\('step'\)$"),
+    (lambda state, arrays: state.pop("only"), r"KeyError\('only'\)$"),
     (lambda state, arrays: state.update(step=-1), "step .*-1"),
     (lambda state, arrays: state.update(best=None), "state of a training"),
     (lambda state, arrays: state.update(best=["1", 2]), "best loss .*'1'"),
     (lambda state, arrays: state.update(best=[1.0, -2]), "best step .*-2"),
     (lambda state, arrays: state.update(losses=["1"]), "loss .*'1'"),
+    (lambda state, arrays: state.update(losses=[1.0, math.nan]), "loss .*nan"),
     (lambda state, arrays: state.update(evaluations=[{"step": 0}]), "val_loss"),
+    (lambda state, arrays: state["evaluations"].append({"val_loss": -1}), "val_loss .*-1"),
     (lambda state, arrays: state["settings"].update(batch=0), "batch"),
     (lambda state, arrays: state["settings"].update(x=0), "argument 'x'"),
-    (lambda state, arrays: arrays.pop("v"), "tensor v"),
+    (lambda state, arrays: arrays.pop("v"), "expected a tensor v of 11278 float32 numbers$"),
     (lambda state, arrays: arrays.update(m=arrays["m"][:1]), "tensor m"),
+    (lambda state, arrays: arrays.update(m=np.append(arrays["m"], arrays["m"][:1])), "tensor m"),
     (lambda state, arrays: arrays.update(parameters=np.zeros(9)), "tensor parameters"),
     (lambda state, arrays: arrays.update(v=arrays["v"].astype(np.float16)), "tensor v"),
 ]
@@ -519,9 +546,40 @@ def test_each_thread_has_a_different_seed_for_dropout_in_each_step(monkeypatch):
 
     monkeypatch.setattr(np.random, "default_rng", default_rng)
     train(trainer)
-    # Each step has one seed that draws the batch, and one for the dropout of each thread.
-    assert len(seeds) == steps * (1 + threads)
-    assert len(set(seeds)) == len(seeds)
+    # Each step has one seed that draws the batch, and one for the dropout of each thread. They are
+    # those of older versions.
+    expected = []
+    for step in range(steps):
+        for number in range(1 + threads):
+            expected.append((TINY.seed, step, 0, number))
+    assert sorted(seeds) == expected
+
+
+def test_the_pool_computes_the_gradient_and_updates_the_parameters(monkeypatch):
+    """It has a thread for each core, and for each share of a batch if these are more."""
+    thread_pool = loop.thread_pool
+    sizes = []
+    calls = []
+
+    @contextmanager
+    def recording_pool(threads):
+        sizes.append(threads)
+        with thread_pool(threads) as pool_map:
+
+            def recording_map(function, *arguments):
+                calls.append(function.__name__)
+                return pool_map(function, *arguments)
+
+            yield recording_map
+
+    monkeypatch.setattr(loop, "thread_pool", recording_pool)
+    for cores, size in [(1, 2), (3, 3)]:
+        monkeypatch.setattr(loop, "cores", lambda cores=cores: cores)
+        calls.clear()
+        settings = replace(TINY, steps=1, threads=2)
+        train(new_trainer(random_model(WITHOUT_LAYERS), settings))
+        assert sizes.pop() == size
+        assert calls == ["_share_loss", "update"]
 
 
 def test_80_batches_are_all_different_and_hold_every_window_of_the_text(monkeypatch):
@@ -635,6 +693,18 @@ def test_the_last_tenth_of_a_text_is_held_out():
     assert split("abcdefghijk") == ("abcdefghi", "jk")
 
 
+def test_a_new_model_of_bytes_alone_has_no_token_that_begins_or_ends_a_text():
+    shape = Shape(n_embd=8, n_layer=1, n_head=2, vocab_size=256)
+    model, _ = new_model("low", shape, TINY, None)
+    assert (model.config.bos_token_id, model.config.eos_token_id) == (None, None)
+
+
+def test_a_new_model_that_is_too_large_is_refused_before_numbers_are_drawn(monkeypatch):
+    monkeypatch.setattr(GPT2, "random", lambda *_: pytest.fail("draws random numbers"))
+    with pytest.raises(MemoryError):
+        new_model("low", Shape(n_embd=2**20, vocab_size=257), TINY, None)
+
+
 @pytest.mark.parametrize("head", [None, "tied", "untied"])
 def test_a_new_model(head):
     """Its vocabulary is learned, and <|endoftext|> begins and ends a text."""
@@ -656,14 +726,18 @@ def test_a_new_model(head):
 
 def test_a_context_above_the_models_is_refused():
     above = SMALL.n_ctx + 1
-    with pytest.raises(ArgumentError, match=f"{above} tokens exceeds the model's {SMALL.n_ctx}"):
+    message = f"^a context of {above} tokens exceeds the model's {SMALL.n_ctx}$"
+    with pytest.raises(ArgumentError, match=message):
         new_trainer(settings=replace(TINY, context=above))
     new_trainer(settings=replace(TINY, context=SMALL.n_ctx))
 
 
 def test_a_held_out_text_has_two_tokens():
     tokens = np.arange(40)
-    with pytest.raises(ArgumentError, match=r"held-out text must have at least 2 tokens, .* got 1"):
+    message = (
+        "^the held-out text must have at least 2 tokens, a context and the token after it, got 1$"
+    )
+    with pytest.raises(ArgumentError, match=message):
         Trainer(random_model(), tokens, tokens[:1], TINY)
     with pytest.raises(ArgumentError, match=f"outside the vocabulary of {SMALL.vocab_size}"):
         Trainer(random_model(), tokens, tokens + SMALL.vocab_size, TINY)
@@ -676,15 +750,28 @@ def test_a_held_out_text_has_two_tokens():
 def test_a_text_has_a_context_and_the_token_after_it():
     """The context of a training is 11 tokens, less than the model's."""
     train(new_trainer(settings=replace(TINY, steps=1), size=12))
-    with pytest.raises(ArgumentError, match=r"must have at least 12 tokens, .* got 11"):
+    message = (
+        "^the text to train on must have at least 12 tokens, a context and the token after it, "
+        "got 10; give a longer text or a smaller context$"
+    )
+    with pytest.raises(ArgumentError, match=message):
+        new_trainer(size=10)
+    with pytest.raises(ArgumentError, match=message.replace("got 10", "got 11")):
         new_trainer(size=11)
 
 
 @pytest.mark.parametrize(
     ("config", "only", "message"),
     [
-        pytest.param(SMALL, "head", "a tied model has no separate head", id="head-of-a-tied-model"),
-        pytest.param(UNTIED, "body", "only must be .*, got 'body'", id="only-unknown"),
+        pytest.param(
+            SMALL,
+            "head",
+            "^a tied model has no separate head to train: untie it first$",
+            id="head-of-a-tied-model",
+        ),
+        pytest.param(
+            UNTIED, "body", "^only must be \"head\" or None, got 'body'$", id="only-unknown"
+        ),
         pytest.param(UNTIED, "", "only must be .*, got ''", id="only-empty"),
         pytest.param(
             replace(SMALL, vocab_size=50),
@@ -741,22 +828,34 @@ def test_the_least_and_the_largest_settings_are_accepted():
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_stops_the_training_before_its_step(norm, monkeypatch):
     trainer = new_trainer()
-    train(trainer, until=2)
+    train(trainer, until=1)
     before = trainer.flat.copy()  # all parameters
     scale = 1.0
     monkeypatch.setattr(loop, "clip", lambda gradient, limit: (norm, scale))
-    message = f"step 3 has loss .*, norm of the gradient {norm}: the learning rate is too high"
+    message = (
+        rf"^step 2 has loss \d\.\d+, norm of the gradient {norm}: "
+        "the learning rate is too high for this model$"
+    )
     with pytest.raises(TiedGPTError, match=message):
         train(trainer)
     np.testing.assert_array_equal(trainer.flat, before)
-    assert trainer.step == 2
+    assert trainer.step == 1
 
 
-def test_a_loss_that_is_not_finite_stops_the_training_before_its_step(monkeypatch):
-    trainer = new_trainer()
-    loss, gradient = math.nan, np.zeros_like(trainer.flat)
+@pytest.mark.parametrize(
+    ("loss", "largest", "numbers"),
+    [
+        pytest.param(math.nan, 12.3456, "loss nan, norm of the gradient 12.35", id="loss"),
+        pytest.param(1.234567, math.inf, "loss 1.235, norm of the gradient inf", id="gradient"),
+    ],
+)
+def test_a_first_step_that_is_not_finite_is_not_made(monkeypatch, loss, largest, numbers):
+    trainer = new_trainer(random_model(WITHOUT_LAYERS))
+    gradient = np.zeros_like(trainer.flat)
+    gradient[-1] = largest
     monkeypatch.setattr(trainer, "_loss_and_gradient", lambda pool_map: (loss, gradient))
-    with pytest.raises(TiedGPTError, match="step 1 has loss nan, norm of the gradient 0: "):
+    message = f"^step 1 has {numbers}: the model's weights are too large$"
+    with pytest.raises(TiedGPTError, match=message):
         train(trainer)
 
 
@@ -773,6 +872,7 @@ def test_the_random_streams_and_the_betas_of_a_training():
     """Older versions drew the same numbers."""
     trainer = new_trainer(settings=replace(TINY, seed=5, beta2=0.5))
     assert trainer.optimizer.betas == (0.9, 0.5)
+    assert new_trainer(settings=replace(TINY, weight_decay=0.3)).optimizer.weight_decay == 0.3
     trainer.step = 7
     for number in (0, 2):
         expected = np.random.default_rng([5, 7, 0, number]).integers(1 << 62)
@@ -857,6 +957,34 @@ def test_an_error_in_mid_training_says_which_model_is_there(
         list(records)
 
 
+def test_a_batch_that_does_not_fit_into_memory_is_named(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    model = random_model(replace(WITHOUT_LAYERS, n_ctx=1200))
+    settings = replace(TINY, batch=1500, context=1000)
+    trainer = new_trainer(model, settings, size=1001)
+    records = trainer.run_and_save(Path("out"))
+    next(records)
+    monkeypatch.setattr(trainer, "_draw", FAILURES[0].values[0])
+    message = (
+        "^not enough memory for a batch of 1,500 sequences of 1,000 tokens; "
+        "use a smaller --batch; out holds the model of step 0$"
+    )
+    with pytest.raises(TiedGPTError, match=message):
+        next(records)
+
+
+def test_a_held_out_loss_that_becomes_nan_is_named_with_its_step(monkeypatch, tmp_path, set_losses):
+    """After a better step than the first."""
+    set_losses({0: 3.0, 4: 2.0, 6: math.nan})
+    monkeypatch.chdir(tmp_path)
+    message = (
+        "^the held-out loss after step 6 is nan: the learning rate is too high for this model; "
+        "out holds the model of step 4$"
+    )
+    with pytest.raises(TiedGPTError, match=message):
+        run_and_save(new_trainer(random_model(WITHOUT_LAYERS)), Path("out"))
+
+
 # The learning rate, clipping and AdamW
 
 
@@ -887,12 +1015,15 @@ def test_the_learning_rate_of_a_single_step():
     assert learning_rate(0, steps=1, peak=2.0, warm_up=0) == 2
 
 
-def test_by_default_a_long_gradient_is_clipped_to_a_norm_of_1():
-    trainer = new_trainer()
+@pytest.mark.parametrize("limit", [1.0, 0.25])
+def test_a_long_gradient_is_clipped_to_a_norm_of_1_or_that_of_the_settings(limit):
+    """1 is the default, which TINY has."""
+    assert TINY.clip == 1.0
+    trainer = new_trainer(settings=replace(TINY, clip=limit))
     _, record = train(trainer, until=1)
     assert record["grad_norm"] > 2
     gradient = 10 * trainer.optimizer.m  # after one step, AdamW's m is a tenth of the gradient
-    assert np.linalg.norm(gradient) == pytest.approx(1, rel=1e-4)
+    assert np.linalg.norm(gradient) == pytest.approx(limit, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -907,13 +1038,13 @@ def test_clip_gives_the_norm_and_a_scale(limit, scale):
 
 @pytest.mark.parametrize("at_a_time", [3, optimizer.PARAMETERS_AT_A_TIME])
 def test_three_steps_of_adamw_are_those_of_its_definition(monkeypatch, at_a_time):
-    """The six numbers of the matrix "weight" decay; the two numbers of "bias" do not."""
+    """The numbers of both matrices decay; the two numbers of "bias" do not."""
     monkeypatch.setattr(optimizer, "PARAMETERS_AT_A_TIME", at_a_time)
     rng = np.random.default_rng(0)
     flat = rng.standard_normal(8)
-    shapes = {"weight": (2, 3), "bias": (2,)}
+    shapes = {"wte": (2, 1), "bias": (2,), "wpe": (2, 2)}
     adamw = AdamW(flat, shapes, betas=(0.9, 0.95), weight_decay=0.1)
-    decay = np.array([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0, 0])
+    decay = np.array([0.1, 0.1, 0, 0, 0.1, 0.1, 0.1, 0.1])
     w = flat.copy()
     m = np.zeros(8)
     v = np.zeros(8)
