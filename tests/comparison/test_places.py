@@ -7,6 +7,7 @@ from support.comparing import TWO_LAYERS, some_ids, tape_of
 from tiedgpt.comparison.places import (
     Comparison,
     Mistake,
+    Place,
     ReportRow,
     Scope,
     compare_arrays,
@@ -143,6 +144,7 @@ def test_earlier_arrays_of_an_activation_have_rows_and_names_of_their_own():
 
     given = {"ln_f": second, "lm_head:in": second.copy()}
     comparison = Comparison(TWO_LAYERS, ids, given)
+    comparison.model64 = None  # no pass is computed for nothing
     assert comparison.rows_of_earlier() == ([], [])
     assert comparison.their_names == {"final": "'lm_head:in'"}
 
@@ -205,3 +207,46 @@ def test_a_mistake_is_tried_from_the_widest_scope_to_the_narrowest():
         "mlp.0.out: yours is c, in every layer",
         "attn.0.out: yours is a, in every layer",
     ]
+
+
+COMPUTED_FROM = {  # an activation -> the one from which it is computed, and its parameters
+    "attn.1.in": ("resid_pre.1", "h.1.ln_1"),
+    "attn.1.qkv": ("attn.1.in", "h.1.attn.c_attn"),
+    "attn.1.q": ("attn.1.qkv", "h.1.attn.c_attn"),
+    "attn.1.k": ("attn.1.qkv", "h.1.attn.c_attn"),
+    "attn.1.v": ("attn.1.qkv", "h.1.attn.c_attn"),
+    "attn.1.pattern": ("attn.1.scores", None),
+    "resid_mid.1": ("attn.1.out", None),
+    "mlp.1.in": ("resid_mid.1", "h.1.ln_2"),
+    "mlp.1.pre": ("mlp.1.in", "h.1.mlp.c_fc"),
+    "mlp.1.post": ("mlp.1.pre", None),
+    "mlp.1.out": ("mlp.1.post", "h.1.mlp.c_proj"),
+    "resid_post.1": ("mlp.1.out", None),
+    "final": ("resid_post.1", "ln_f"),
+    "logits": ("final", None),
+}
+
+
+def place_of(name):
+    """The place of an activation in a pass of the model of two layers."""
+    ids = some_ids(TWO_LAYERS, B=1, T=3)
+    tape = tape_of(TWO_LAYERS, ids)
+    names = list(tape)
+    before = {each: tape[each] for each in names[: names.index(name)]}
+    return Place(name, tape[name], TWO_LAYERS, ids, before)
+
+
+@pytest.mark.parametrize("name", COMPUTED_FROM)
+def test_a_place_has_what_it_is_computed_from(name):
+    place = place_of(name)
+    x, parameters = COMPUTED_FROM[name]
+    assert place.x is place.tape[x]
+    if parameters is not None:
+        assert place.weight is TWO_LAYERS.parameters[f"{parameters}.weight"]
+        assert place.bias is TWO_LAYERS.parameters[f"{parameters}.bias"]
+
+
+def test_the_output_of_attention_is_computed_from_all_heads_side_by_side():
+    place = place_of("attn.1.out")
+    np.testing.assert_allclose(place.x @ place.weight + place.bias, place.right, atol=1e-4)
+    assert place.weight is TWO_LAYERS.parameters["h.1.attn.c_proj.weight"]
