@@ -17,8 +17,8 @@ import tiedgpt
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, compare_tokens
 from tiedgpt.cli.compare import print_mistakes
 from tiedgpt.comparison import tokens as judging
-from tiedgpt.comparison.mistakes import MISTAKES
-from tiedgpt.comparison.places import Scope, Trial
+from tiedgpt.comparison.mistakes import MISTAKES, mistakes_in
+from tiedgpt.comparison.places import Scope, Trial, trials_in_all_layers
 from tiedgpt.comparison.token_files import Splitter, ids_of_text, read_greedy_file
 from tiedgpt.comparison.tokens import (
     ALL_ZERO,
@@ -35,6 +35,7 @@ from tiedgpt.comparison.tokens import (
     to_precision,
 )
 from tiedgpt.errors import ArgumentError
+from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.gpt2.tokenizer import EOT
 from tiedgpt.testing import TINY, random_model
 
@@ -488,8 +489,12 @@ def test_what_is_not_judged_is_said_first_whatever_the_verdict_is():
     for verdict in ("identical", "tie-break", "defect"):
         sentence = sentence_of(verdict, text, departures)
         assert sentence.startswith(f"of 3 tokens the first 2 are judged; {verdict}: ")
-        if verdict != "identical":
-            assert "rounding to bfloat16 can" in sentence
+        if verdict == "identical":
+            assert sentence.endswith("identical: the 2 tokens are those that this model takes")
+        elif verdict == "tie-break":
+            assert "tie-break: 1 of 2 tokens differ, by a gap that rounding to bfloat16" in sentence
+        else:
+            assert "rounding to bfloat16 can do 5.0e-01" in sentence
         for tried in (0, 5):
             first, *others = notes_of(verdict, text, departures, Search([], tried, all=5))
             assert first == (
@@ -577,6 +582,9 @@ def test_in_half_precision_rounded_numbers_are_no_mistake():
     }
     rounded = {mistake.sentence for mistake in MISTAKES if "rounded to" in mistake.sentence}
     fewer = reports["float32"]["all_trials"] - reports["float16"]["all_trials"]
+    names = [*activation_shapes(TWO_LAYERS.config), "logits"]
+    trials = trials_in_all_layers(mistakes_in(TWO_LAYERS.config.n_layer), names)
+    assert fewer == len({trial.line for trial in trials if "rounded to" in trial.sentence})
     assert fewer >= len(rounded) > 0
     assert reports["bfloat16"]["all_trials"] == reports["float16"]["all_trials"]
     assert [report["precision"] for report in reports.values()] == list(SLACK_OF)
@@ -639,9 +647,35 @@ def test_a_mistake_gives_the_tokens_if_it_changes_any_logit_and_no_token():
         add, another = changed_logits(place, start=len(prompt) - 1)
         assert text.gives_their_tokens(add)
         assert not text.gives_their_tokens(another)
+        if place == 2:  # no change before makes up for another token
+            both = {"logits": lambda at, another=another: another.planted["logits"](at) + 1}
+            assert not text.gives_their_tokens(replace(another, planted=both))
         # The logits of passes that end before each token, up to the first that is not theirs
         assert len(text.steps(add)) == 2
         assert len(text.steps(another)) == {0: 2, 1: 1, 2: 2}[place]
+
+
+def test_a_mistake_that_sees_later_tokens_needs_a_pass_for_each():
+    """Each logit but the last of a pass is wrong, because tokens come after it."""
+    prompt = [1, 2]
+    tokens = greedy(TWO_LAYERS, prompt, 3)
+    lengths = []  # of the passes
+
+    def wrong(at):
+        lengths.append(at.right.shape[1])
+        logits = at.right + np.float32(1)
+        logits[:, :-1] *= -1
+        return logits
+
+    trial = Trial("logits", "sees later tokens", "", Scope.EVERYWHERE, {"logits": wrong})
+    text = Text.of(TWO_LAYERS, prompt, tokens, "float32")
+    assert text.gives_their_tokens(trial)
+    # The first token is tried with the prompt alone. It excludes most mistakes.
+    lengths.clear()
+    other = (tokens[0] + 1) % TWO_LAYERS.config.vocab_size
+    text = Text.of(TWO_LAYERS, prompt, [other, *tokens[1:]], "float32")
+    assert not text.gives_their_tokens(trial)
+    assert lengths == [2]
 
 
 # What tokens cannot tell
@@ -742,6 +776,9 @@ def test_the_temperatures_of_drawn_tokens():
         # Of three tokens, by the probability alone
         ([0.7054, 0.2595, 0.0351], (65, 23, 12), True),
         ([0.7054, 0.2595, 0.0351], (65, 22, 13), False),
+        # and by the number of the likeliest alone
+        ([0.5065, 0.3072, 0.1863], (38, 45, 17), True),
+        ([0.5065, 0.3072, 0.1863], (37, 46, 17), False),
     ],
 )
 def test_drawn_tokens_are_within_two_standard_deviations(p, counts, is_refused):
@@ -1049,6 +1086,27 @@ A, B, X, AA = 64, 65, 87, 256  # the ids of "a", "b", "x", and of the first merg
 def test_a_text_is_followed_to_its_end(merges, token, text, ids, notes):
     found = ids_of_text(model_that_writes(token), Tokenizer(merges), [1], text)
     assert found == (ids, notes)
+
+
+def test_each_token_of_the_model_follows_those_before_it():
+    """Our model writes "ab" as "a" and "b"; where the text ends, "a" and "bc"."""
+    tokenizer = Tokenizer([("a", "b"), ("b", "c")])
+    ab, bc = 256, 257
+    for last, is_cut in ((B, False), (bc, True)):
+
+        class Written(Splitter):
+            def best_after(self, ids, last=last):
+                return [X, A, B, A, last, X][: len(ids) + 1]
+
+        splitter = Written(model_that_writes(A), tokenizer, prompt=[1], ids=[X, ab, ab])
+        first, second = splitter.follow_our_model()
+        assert splitter.ids == [X, A, B, A, last]
+        assert first.startswith(f"the text at tokens[1] is read as [{A}, {B}], as this model")
+        if is_cut:
+            assert second == f"the text ends within tokens[4], {bc}"
+        else:
+            assert second.startswith(f"the text at tokens[3] is read as [{A}, {B}], as this model")
+            assert second.endswith(f"the tokenizer splits it into [{ab}]")
 
 
 def test_a_text_longer_than_the_context_is_followed_to_its_end():
