@@ -1117,6 +1117,25 @@ def test_a_text_longer_than_the_context_is_followed_to_its_end():
     assert ids == [X, A, A, AA, AA, AA]
     assert len(notes) == 1
     assert ids_of_text(model, tokenizer, [1, 2], "xxxxaa") == ([X, X, X, X, AA], [])
+    # The last token that can be predicted is followed, too.
+    tokenizer = Tokenizer([("a", "b"), ("b", "c"), ("a", "bc")])
+    abc = 258
+    ids, notes = ids_of_text(model_that_writes(abc, n_ctx=4), tokenizer, [1, 2], "xxabc")
+    assert (ids, len(notes)) == ([X, X, abc], 1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([], "the prompt is empty"),
+        ([260], "token id 260 is outside the vocabulary of 260"),
+        ([1] * 5, "the input has 5 tokens, more than the model's context of 4"),
+    ],
+)
+def test_a_text_after_what_is_no_prompt_is_refused(prompt, message):
+    model = model_that_writes(A, n_ctx=4)
+    with pytest.raises(TiedGPTError, match=message):
+        ids_of_text(model, Tokenizer([]), prompt, "a")
 
 
 def test_a_special_token_in_a_text_is_read_as_one():
