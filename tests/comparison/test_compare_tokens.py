@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -533,14 +534,15 @@ def test_a_defect_may_be_a_tie_in_a_precision_that_rounds_more_than_its_own(prec
     assert notes == ([] if wider is None else [expected])
 
 
-@pytest.mark.parametrize(
-    ("tokens", "note"), [([0, 0], [ALL_ZERO]), ([0, 3], []), ([3, 0], []), ([3, 4], [])]
-)
-def test_tokens_that_are_all_0_are_noted(tokens, note):
-    text = Text.of(TWO_LAYERS, [1, 2], tokens, "bfloat16")
-    departures = [some_departure(0, 5.0)]
-    assert defect_notes(text, departures, Search(["a"], tried=1, all=1)) == note
-    assert defect_notes(text, departures, Search([], tried=1, all=1)) == [*note, QUANTISED]
+TOKENS_OF_0 = [([0, 0], [ALL_ZERO]), ([0, 3], []), ([3, 0], []), ([3, 4], [])]
+
+
+def test_tokens_that_are_all_0_are_noted():
+    for tokens, note in TOKENS_OF_0:
+        text = Text.of(TWO_LAYERS, [1, 2], tokens, "bfloat16")
+        departures = [some_departure(0, 5.0)]
+        assert defect_notes(text, departures, Search(["a"], tried=1, all=1)) == note
+        assert defect_notes(text, departures, Search([], tried=1, all=1)) == [*note, QUANTISED]
 
 
 def test_each_token_that_ends_a_text_is_known():
@@ -765,29 +767,29 @@ def test_the_temperatures_of_drawn_tokens():
     refuse([(mean + 1) / 3, 0, 0, (2 - mean) / 3])  # as likely
 
 
-@pytest.mark.parametrize(
-    ("p", "counts", "is_refused"),
-    [
-        # Of two tokens, by the number of the likelier one: 66.3 and 58.4 are expected at the ends.
-        ([0.6, 0.4], (49, 51), True),
-        ([0.6, 0.4], (48, 52), False),
-        ([0.6, 0.4], (75, 25), True),
-        ([0.6, 0.4], (76, 24), False),
-        # Of three tokens, by the probability alone
-        ([0.7054, 0.2595, 0.0351], (65, 23, 12), True),
-        ([0.7054, 0.2595, 0.0351], (65, 22, 13), False),
-        # and by the number of the likeliest alone
-        ([0.5065, 0.3072, 0.1863], (38, 45, 17), True),
-        ([0.5065, 0.3072, 0.1863], (37, 46, 17), False),
-    ],
-)
-def test_drawn_tokens_are_within_two_standard_deviations(p, counts, is_refused):
-    tokens = np.repeat(np.arange(len(counts)), counts)
-    text = SimpleNamespace(logits=np.tile(np.log(p), (100, 1)), tokens=tokens)
-    if is_refused:
-        refuses("as in a text drawn", refuse_drawn_tokens, text, error=ArgumentError)
-    else:
-        refuse_drawn_tokens(text)
+DRAWN_COUNTS = [
+    # Of two tokens, by the number of the likelier one: 66.3 and 58.4 are expected at the ends.
+    ([0.6, 0.4], (49, 51), True),
+    ([0.6, 0.4], (48, 52), False),
+    ([0.6, 0.4], (75, 25), True),
+    ([0.6, 0.4], (76, 24), False),
+    # Of three tokens, by the probability alone
+    ([0.7054, 0.2595, 0.0351], (65, 23, 12), True),
+    ([0.7054, 0.2595, 0.0351], (65, 22, 13), False),
+    # and by the number of the likeliest alone
+    ([0.5065, 0.3072, 0.1863], (38, 45, 17), True),
+    ([0.5065, 0.3072, 0.1863], (37, 46, 17), False),
+]
+
+
+def test_drawn_tokens_are_within_two_standard_deviations():
+    for p, counts, is_refused in DRAWN_COUNTS:
+        tokens = np.repeat(np.arange(len(counts)), counts)
+        text = SimpleNamespace(logits=np.tile(np.log(p), (100, 1)), tokens=tokens)
+        if is_refused:
+            refuses("as in a text drawn", refuse_drawn_tokens, text, error=ArgumentError)
+        else:
+            refuse_drawn_tokens(text)
 
 
 def test_four_departures_are_too_few_to_look_drawn():
@@ -920,6 +922,7 @@ def test_float16_that_overflows_at_the_last_place_alone_is_refused():
 # A text in place of ids
 
 
+@cache
 def model_that_writes(token, n_ctx=64):
     """A model of 260 tokens that writes this one after any text."""
     config = replace(TINY, vocab_size=260, n_ctx=n_ctx)
@@ -1037,55 +1040,55 @@ def test_a_text_lacks_the_white_space_that_the_model_begins_with(ours, theirs, s
 A, B, X, AA = 64, 65, 87, 256  # the ids of "a", "b", "x", and of the first merge
 
 
-@pytest.mark.parametrize(
-    ("merges", "token", "text", "ids", "notes"),
-    [
-        (  # each place where the model writes the same text otherwise has a note
-            [("a", "a")],
-            A,
-            "xaaaaxaab",
-            [X, A, A, A, A, X, A, A, B],
-            [
-                f"the text at tokens[1] is read as [{A}, {A}], as this model writes it; the "
-                f"tokenizer splits it into [{AA}]",
-                f"the text at tokens[3] is read as [{A}, {A}], as this model writes it; the "
-                f"tokenizer splits it into [{AA}]",
-                f"the text at tokens[6] is read as [{A}, {A}], as this model writes it; the "
-                f"tokenizer splits it into [{AA}]",
-            ],
-        ),
-        (  # "abc" is one token of the model, two of the tokenizer
-            [("a", "b"), ("b", "c"), ("a", "bc")],
-            258,
-            "xabcx",
-            [X, 258, X],
-            [
-                "the text at tokens[1] is read as [258], as this model writes it; the tokenizer "
-                "splits it into [256, 66]"
-            ],
-        ),
-        (  # the model's last token goes on after the text
-            [("a", "a")],
-            AA,
-            "xaaa",
-            [X, AA, AA],
-            [f"the text ends within tokens[2], {AA}"],
-        ),
-        (  # of two tokens of the model, the text ends within the second
-            [("a", "a"), ("aa", "a")],
-            AA,
-            "xaaa",
-            [X, AA, AA],
-            [f"the text ends within tokens[2], {AA}"],
-        ),
-        ([("a", "a")], A, "xb", [X, B], []),
-        ([("a", "a")], B, "aab", [AA, B], []),
-        ([("a", "b")], B, "ab", [AA], []),  # the text ends with the model's token, and begins not
-    ],
-)
-def test_a_text_is_followed_to_its_end(merges, token, text, ids, notes):
-    found = ids_of_text(model_that_writes(token), Tokenizer(merges), [1], text)
-    assert found == (ids, notes)
+FOLLOWED = [
+    (  # each place where the model writes the same text otherwise has a note
+        [("a", "a")],
+        A,
+        "xaaaaxaab",
+        [X, A, A, A, A, X, A, A, B],
+        [
+            f"the text at tokens[1] is read as [{A}, {A}], as this model writes it; the "
+            f"tokenizer splits it into [{AA}]",
+            f"the text at tokens[3] is read as [{A}, {A}], as this model writes it; the "
+            f"tokenizer splits it into [{AA}]",
+            f"the text at tokens[6] is read as [{A}, {A}], as this model writes it; the "
+            f"tokenizer splits it into [{AA}]",
+        ],
+    ),
+    (  # "abc" is one token of the model, two of the tokenizer
+        [("a", "b"), ("b", "c"), ("a", "bc")],
+        258,
+        "xabcx",
+        [X, 258, X],
+        [
+            "the text at tokens[1] is read as [258], as this model writes it; the tokenizer "
+            "splits it into [256, 66]"
+        ],
+    ),
+    (  # the model's last token goes on after the text
+        [("a", "a")],
+        AA,
+        "xaaa",
+        [X, AA, AA],
+        [f"the text ends within tokens[2], {AA}"],
+    ),
+    (  # of two tokens of the model, the text ends within the second
+        [("a", "a"), ("aa", "a")],
+        AA,
+        "xaaa",
+        [X, AA, AA],
+        [f"the text ends within tokens[2], {AA}"],
+    ),
+    ([("a", "a")], A, "xb", [X, B], []),
+    ([("a", "a")], B, "aab", [AA, B], []),
+    ([("a", "b")], B, "ab", [AA], []),  # the text ends with the model's token, and begins not
+]
+
+
+def test_a_text_is_followed_to_its_end():
+    for merges, token, text, ids, notes in FOLLOWED:
+        found = ids_of_text(model_that_writes(token), Tokenizer(merges), [1], text)
+        assert found == (ids, notes)
 
 
 def test_each_token_of_the_model_follows_those_before_it():
@@ -1124,18 +1127,18 @@ def test_a_text_longer_than_the_context_is_followed_to_its_end():
     assert (ids, len(notes)) == ([X, X, abc], 1)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ([], "the prompt is empty"),
-        ([260], "token id 260 is outside the vocabulary of 260"),
-        ([1] * 5, "the input has 5 tokens, more than the model's context of 4"),
-    ],
-)
-def test_a_text_after_what_is_no_prompt_is_refused(prompt, message):
-    model = model_that_writes(A, n_ctx=4)
-    with pytest.raises(TiedGPTError, match=message):
-        ids_of_text(model, Tokenizer([]), prompt, "a")
+NO_PROMPTS = [
+    ([], "the prompt is empty"),
+    ([260], "token id 260 is outside the vocabulary of 260"),
+    ([1] * 5, "the input has 5 tokens, more than the model's context of 4"),
+]
+
+
+def test_a_text_after_what_is_no_prompt_is_refused():
+    for prompt, message in NO_PROMPTS:
+        model = model_that_writes(A, n_ctx=4)
+        with pytest.raises(TiedGPTError, match=message):
+            ids_of_text(model, Tokenizer([]), prompt, "a")
 
 
 def test_a_special_token_in_a_text_is_read_as_one():
@@ -1344,60 +1347,60 @@ EXPECTED = '{"prompt": TEXT or "prompt_ids": [IDS], "text": TEXT or "ids": [IDS]
 ONE_SAMPLE = 'expected one sample, {"samples": [{"ids": [IDS]}]}, got'
 
 
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ({}, f" has neither prompt_ids nor prompt: expected {EXPECTED}"),
-        ({"prompt": "a"}, f" has neither ids nor text: expected {EXPECTED}"),
-        ({"ids": [1]}, f" has neither prompt_ids nor prompt: expected {EXPECTED}"),
-        ({"prompt": [1], "ids": [1]}, ": prompt must be a text, got [1]"),
-        (
-            {"prompt_ids": "a", "prompt": "a", "ids": [1]},
-            ": prompt_ids must be a list of token ids, got 'a'",
-        ),
-        (
-            {"prompt_ids": [1, True], "ids": [1]},
-            ": prompt_ids must be a list of token ids, got [1, True]",
-        ),
-        ({"prompt": "a", "ids": [1, 2.0]}, ": ids must be a list of token ids, got [1, 2.0]"),
-        ({"prompt": "a", "ids": [None, 1]}, ": ids must be a list of token ids, got [None, 1]"),
-        ({"prompt": "a", "ids": None}, ": ids must be a list of token ids, got None"),
-        ({"prompt": "a", "text": None}, ": text must be a text, got None"),
-        ({"prompt": "a", "samples": []}, f": {ONE_SAMPLE} []"),
-        ({"prompt": "a", "samples": {"ids": [1]}}, f": {ONE_SAMPLE} {{'ids': [1]}}"),
-        ({"prompt": "a", "samples": [{"ids": [1]}] * 2}, f": {ONE_SAMPLE} {[{'ids': [1]}] * 2}"),
-        ({"prompt": "a", "samples": [[1]]}, f": {ONE_SAMPLE} [[1]]"),
-    ],
-)
-def test_a_wrong_file_is_named_with_what_is_wrong(document, message, tmp_path):
-    path = Path(write(tmp_path, document))
-    assert refuses(".", read_greedy_file, path, error=ArgumentError) == f"{path}{message}"
+WRONG_FILES = [
+    ({}, f" has neither prompt_ids nor prompt: expected {EXPECTED}"),
+    ({"prompt": "a"}, f" has neither ids nor text: expected {EXPECTED}"),
+    ({"ids": [1]}, f" has neither prompt_ids nor prompt: expected {EXPECTED}"),
+    ({"prompt": [1], "ids": [1]}, ": prompt must be a text, got [1]"),
+    (
+        {"prompt_ids": "a", "prompt": "a", "ids": [1]},
+        ": prompt_ids must be a list of token ids, got 'a'",
+    ),
+    (
+        {"prompt_ids": [1, True], "ids": [1]},
+        ": prompt_ids must be a list of token ids, got [1, True]",
+    ),
+    ({"prompt": "a", "ids": [1, 2.0]}, ": ids must be a list of token ids, got [1, 2.0]"),
+    ({"prompt": "a", "ids": [None, 1]}, ": ids must be a list of token ids, got [None, 1]"),
+    ({"prompt": "a", "ids": None}, ": ids must be a list of token ids, got None"),
+    ({"prompt": "a", "text": None}, ": text must be a text, got None"),
+    ({"prompt": "a", "samples": []}, f": {ONE_SAMPLE} []"),
+    ({"prompt": "a", "samples": {"ids": [1]}}, f": {ONE_SAMPLE} {{'ids': [1]}}"),
+    ({"prompt": "a", "samples": [{"ids": [1]}] * 2}, f": {ONE_SAMPLE} {[{'ids': [1]}] * 2}"),
+    ({"prompt": "a", "samples": [[1]]}, f": {ONE_SAMPLE} [[1]]"),
+]
 
 
-@pytest.mark.parametrize(
-    ("document", "expected"),
-    [
-        ({"prompt": "", "text": ""}, ("", "", None, [])),
-        ({"prompt_ids": [], "ids": []}, ([], [], None, [])),
-        ({"prompt_ids": [1], "prompt": "a", "text": "b"}, ([1], "b", None, ["prompt"])),
-        ({"prompt": "a", "text": "b", "ids": [2]}, ("a", [2], None, ["text"])),
-        (
-            {"prompt_ids": [1], "prompt": "a", "text": "b", "ids": [2]},
-            ([1], [2], None, ["prompt", "text"]),
-        ),
-        (
-            {"prompt": "a", "temperature": 0, "samples": [{"text": "b", "ids": [2]}]},
-            ("a", [2], None, ["text"]),
-        ),
-        (
-            {"prompt": "a", "greedy": True, "samples": [{"text": "b", "temperature": None}]},
-            ("a", "b", True, []),
-        ),
-    ],
-)
-def test_ids_of_a_file_come_before_its_text(document, expected, tmp_path):
-    file = read_greedy_file(Path(write(tmp_path, document)))
-    assert (file.prompt, file.continuation, file.greedy, file.unread) == expected
+def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path):
+    for document, message in WRONG_FILES:
+        path = Path(write(tmp_path, document))
+        assert refuses(".", read_greedy_file, path, error=ArgumentError) == f"{path}{message}"
+
+
+FILES = [
+    ({"prompt": "", "text": ""}, ("", "", None, [])),
+    ({"prompt_ids": [], "ids": []}, ([], [], None, [])),
+    ({"prompt_ids": [1], "prompt": "a", "text": "b"}, ([1], "b", None, ["prompt"])),
+    ({"prompt": "a", "text": "b", "ids": [2]}, ("a", [2], None, ["text"])),
+    (
+        {"prompt_ids": [1], "prompt": "a", "text": "b", "ids": [2]},
+        ([1], [2], None, ["prompt", "text"]),
+    ),
+    (
+        {"prompt": "a", "temperature": 0, "samples": [{"text": "b", "ids": [2]}]},
+        ("a", [2], None, ["text"]),
+    ),
+    (
+        {"prompt": "a", "greedy": True, "samples": [{"text": "b", "temperature": None}]},
+        ("a", "b", True, []),
+    ),
+]
+
+
+def test_ids_of_a_file_come_before_its_text(tmp_path):
+    for document, expected in FILES:
+        file = read_greedy_file(Path(write(tmp_path, document)))
+        assert (file.prompt, file.continuation, file.greedy, file.unread) == expected
 
 
 def test_a_sample_comes_before_what_is_beside_the_samples(tmp_path):
