@@ -406,6 +406,16 @@ def test_alternatives_from_logits_are_joined_once():
     assert common_mistakes(VECTORS, reports, answers) == {"logits/tied": mistakes}
 
 
+def test_alternatives_from_numbers_and_texts_are_joined():
+    for name, group in (("batch/tied", "batch/tied"), ("decode/1", "decode")):
+        reports = []
+        for case in VECTORS.cases:
+            status = "wrong" if case["name"] == name else "not given"
+            reports.append(report_of(case, status, mistakes=["yours is a", "yours is b"]))
+        common = common_mistakes(VECTORS, reports, {name: RIGHT[name]})
+        assert common == {group: ["yours is a", "or yours is b"]}
+
+
 STEPS = CASES["steps/tied"]["given"]
 MISTAKES_OF_STEPS = trials_in_all_layers(
     mistakes_of_steps(start=len(STEPS["prompt"])),
