@@ -6,10 +6,11 @@ A kind of activation has an N in its name if each layer has one: "attn.N.q" is t
 
 import numpy as np
 import pytest
+from support.checks import refuses
 from support.comparing import MODELS, some_ids, tape_of
 
 from tiedgpt import compare
-from tiedgpt.comparison.conventions import translate
+from tiedgpt.comparison.conventions import known_name, our_name, shape_error, translate
 from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, random_model
 
@@ -234,3 +235,142 @@ def test_a_tensor_of_torch_with_a_negative_or_conjugate_bit():
     for wrong in (numbers, numbers.imag):
         with pytest.raises(ArgumentError, match="must be an array of floats"):
             compare(random_model(), {"logits": wrong}, [1, 2])
+
+
+OUR_NAMES = [
+    ("h.12.mlp.act", "mlp.12.post"),
+    ("transformer.h.10", "resid_post.10"),
+    ("h.10:in", "resid_pre.10"),
+    ("h.11.attn:1", "attn.11.pattern"),
+    ("blocks.10.mlp.out.hook_in", "mlp.10.post"),
+    ("blocks.11.hook_resid_post", "resid_post.11"),
+    ("attn.10.scores", "attn.10.scores"),
+    ("h.10.ln_1.weight", "h.10.ln_1.weight"),
+    ("h.10.attn.bias", "-"),
+    ("lnf_rstd", "-"),
+    ("h.ln_1", ""),
+    ("embed.hook_out", ""),
+    (12, ""),
+]
+
+
+def test_our_name_of_a_layer_with_two_digits_and_of_none():
+    for name, ours in OUR_NAMES:
+        assert our_name(name) == ours
+
+
+UNKNOWN_NAMES = [
+    ("transformer.h.12.mlp.akt", None, "h.12.mlp.act, "),
+    ("h.10.mlp.c_fc.wieght", None, "h.10.mlp.c_fc.weight, "),
+    ("ln_g", None, "ln_f, "),
+    ("module.transformer.ln_g", None, "ln_f, lnf, "),
+    ("mlp.past", None, "mlp.N.post, "),
+    ("my_hook_z", None, ""),
+    (12, "12", ""),
+]
+
+
+def test_of_an_unknown_name_the_three_nearest_are_named():
+    """With its layer's number, and without the prefix that a name may have."""
+    for name, shown, nearest in UNKNOWN_NAMES:
+        message = refuses("is no activation of a GPT-2", known_name, name, error=ArgumentError)
+        start, _, names = message.partition("; the nearest are ")
+        assert start == f"{shown or repr(name)} is no activation of a GPT-2"
+        assert names.startswith(nearest)
+        assert len(names.split(", ")) == 3
+
+
+@pytest.mark.parametrize("name", ["hook_embed", "blocks.10.attn.hook_rot_q"])
+def test_another_hook_is_not_compared(name):
+    assert known_name(name) == "-"
+
+
+OTHER_SHAPES = [
+    ((3, 2), (2, 3), "; its transpose by axes (1, 0) would fit"),
+    ((5, 6, 2, 3, 4), (2, 3, 4, 5, 6), "; its transpose by axes (2, 3, 4, 0, 1) would fit"),
+    ((2, 3, 4, 5, 7, 6), (2, 3, 4, 5, 6, 7), ""),
+    ((2, 3), (2, 4), ""),
+    ((6,), (2, 3), ""),
+    ((), (2,), ""),
+]
+
+
+def test_a_transpose_that_would_fit_is_told_of_up_to_five_axes():
+    for shape, expected, hint in OTHER_SHAPES:
+        error = shape_error("embed", shape, expected)
+        assert str(error) == f"embed has shape {shape}; expected {expected}{hint}"
+
+
+TAPES = {  # the number of texts -> their tape
+    B: tape_of(MODELS["tiny"], some_ids(MODELS["tiny"], B=B, T=5)) for B in (1, 2)
+}
+ADDED = (
+    "6 tokens, and ids has 5: a token was added. TransformerLens prepends one (BOS) unless "
+    "prepend_bos=False is given"
+)
+
+
+WRONG_SHAPES = [
+    (2, "qkv", (4, 2, 5, 144), "attn.3.qkv was given, but the model's layers are 0 to 2"),
+    (2, "h.12.mlp.act", (2,), "mlp.12.post was given, but the model's layers are 0 to 2"),
+    (2, "logits", (2, 6, 211), f"logits has {ADDED}"),
+    (1, "ln_f", (1, 6, 48), f"final has {ADDED}"),
+    (1, "h.2.ln_1", (6, 48), f"attn.2.in has {ADDED}"),
+    (2, "ln_f", (5, 48), "final has shape (5, 48); expected (2, 5, 48)"),
+    (2, "logits", (2, 5, 210), "logits has shape (2, 5, 210); expected (2, 5, 211)"),
+    (2, "ln_f", (6, 48), "final has shape (6, 48); expected (2, 5, 48)"),
+    (2, "attn.0.scores", (2, 3, 6, 6), f"attn.0.scores has {ADDED}"),
+    (1, "h.1.attn:1", (3, 6, 6), f"attn.1.pattern has {ADDED}"),
+    (2, "logits", (2, 4, 300), "logits has shape (2, 4, 300); expected (2, 5, 211)"),
+    (2, "att", (3, 2, 3, 5, 6), "attn.0.pattern has shape (2, 3, 5, 6); expected (2, 3, 5, 5)"),
+    (
+        2,
+        "blocks.0.attn.hook_z",
+        (2, 3, 5, 16),
+        "attn.0.heads has shape (2, 3, 5, 16); expected (2, 5, 3, 16); its transpose by axes "
+        "(0, 2, 1, 3) would fit",
+    ),
+    (
+        2,
+        "attn.0.heads",
+        (2, 5, 3, 16),
+        "attn.0.heads has shape (2, 5, 3, 16); expected (2, 3, 5, 16); its transpose by axes "
+        "(0, 2, 1, 3) would fit",
+    ),
+]
+
+
+def test_an_array_of_another_shape_is_refused():
+    for B, name, shape, message in WRONG_SHAPES:
+        arguments = name, np.ones(shape), TAPES[B], TINY.n_layer
+        assert refuses(".", translate, *arguments, error=ArgumentError) == message
+
+
+def test_an_array_that_is_none_is_refused_by_its_own_name():
+    arguments = "transformer.h.0.mlp", np.array(["a"]), TAPES[1], TINY.n_layer
+    message = refuses(".", translate, *arguments, error=ArgumentError)
+    assert message.startswith("'transformer.h.0.mlp' must be an array of floats, got <U1")
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("B", TAPES)
+def test_heads_in_each_layout_are_ours(B, kind):
+    """Those of another program come in two layouts, and a single text without B."""
+    ours = kind.replace("N", "1")
+    theirs = "blocks.1.attn.hook_" + {"attn.N.heads": "z"}.get(kind, ours[-1])
+    array = TAPES[B][ours]
+    for given in (joined_heads(array), heads_last_but_one(array)):
+        for each in (given, given[0]) if B == 1 else (given,):
+            translated = translate(theirs, each, TAPES[B], TINY.n_layer)
+            assert list(translated) == [ours]
+            np.testing.assert_array_equal(translated[ours], array)
+    for each in (array, array[0]) if B == 1 else (array,):
+        translated = translate(ours, each, TAPES[B], TINY.n_layer)
+        np.testing.assert_array_equal(translated[ours], array)
+
+
+@pytest.mark.parametrize(
+    "name", ["ln_f.bias", "transformer.h.0.attn.c_attn.weight", "lm_head.weight"]
+)
+def test_a_parameter_is_no_activation(name):
+    assert translate(name, np.ones(3), TAPES[1], TINY.n_layer) == {}

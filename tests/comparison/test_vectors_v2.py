@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,15 @@ from support.commands import assert_one_error_line
 from support.node import run_node
 from support.other_gpt2 import OtherGPT2, softmax
 
-from tiedgpt import TiedGPTError, Tokenizer, generate, loss_and_gradients
+from tiedgpt import (
+    GPT2,
+    TiedGPTError,
+    Tokenizer,
+    compare_tokens,
+    generate,
+    loss_and_gradients,
+)
+from tiedgpt.checkpoints import safetensors
 from tiedgpt.comparison.mistakes import MISTAKES
 from tiedgpt.comparison.places import compute_activations, kind_of, trials_in_all_layers
 from tiedgpt.comparison.vector_mistakes import (
@@ -38,12 +47,13 @@ from tiedgpt.comparison.vectors import (
     Vectors,
     common_mistakes,
     judge,
+    judge_array,
     report_of,
     results_of,
 )
 from tiedgpt.gpt2.run import activation_shapes
 from tiedgpt.gpt2.tokenizer import EOT, byte_alphabet
-from tiedgpt.testing import assert_vectors, random_model
+from tiedgpt.testing import TINY, assert_vectors, random_model
 
 VECTORS = Vectors(DIRECTORY)
 CASES = {case["name"]: case for case in VECTORS.cases}
@@ -375,6 +385,9 @@ def test_each_mistake_is_named(kind, tables, answers_of):
         named = [line for lines in report["mistakes"].values() for line in lines]
         sentence = sentence.removesuffix(" (tied)").removesuffix(" (untied)")
         assert any(sentence in line for line in named), (sentence, report["sentence"])
+        for lines in report["mistakes"].values():
+            once = {line.replace("or yours", "yours") for line in lines}
+            assert len(once) == len(lines), lines
 
 
 def answer_to(case, sentence):
@@ -414,6 +427,16 @@ def test_alternatives_from_logits_are_joined_once():
         else:
             reports.append(report_of(case, "not given"))
     assert common_mistakes(VECTORS, reports, answers) == {"logits/tied": mistakes}
+
+
+def test_alternatives_from_numbers_and_texts_are_joined():
+    for name, group in (("batch/tied", "batch/tied"), ("decode/1", "decode")):
+        reports = []
+        for case in VECTORS.cases:
+            status = "wrong" if case["name"] == name else "not given"
+            reports.append(report_of(case, status, mistakes=["yours is a", "yours is b"]))
+        common = common_mistakes(VECTORS, reports, {name: RIGHT[name]})
+        assert common == {group: ["yours is a", "or yours is b"]}
 
 
 STEPS = CASES["steps/tied"]["given"]
@@ -766,28 +789,236 @@ def test_an_input_among_the_answers_is_not_looked_at():
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({}, "there are no answers"),
-        ({INPUT: EXPECTED[INPUT]}, "there are no answers"),
+        ({}, "there are no answers: expected at least one, under a case's name"),
+        (
+            {INPUT: EXPECTED[INPUT]},
+            "there are no answers: expected at least one, under a case's name",
+        ),
         ([1.0], "expected answers under the names of cases"),
-        ({"logits/tide": [1]}, "'logits/tide' is not a case; the nearest are"),
-        ({"logits/tied": "a"}, "expected numbers"),
-        ({"logits/tied": [[1], [1, 2]]}, "lists of equal lengths"),
-        ({"logits/tied": [[None, "a"]]}, "logits/tied: expected numbers"),
-        ({"greedy/tied/1": [1.5]}, "expected a list of whole numbers"),
-        ({"encode/split/1": "a1"}, "expected a list of whole numbers"),
-        ({"encode/split/1": [[1], [1, 2]]}, "expected a list of whole numbers"),
-        ({"decode/1": None}, "expected a list of whole numbers"),
-        ({"decode/1": [256]}, "expected a text, or a list of its bytes"),
+        (
+            {"logits/tied": [1], "logits/tide": [1]},
+            "'logits/tide' is not a case; the nearest are logits/tied, logits/untied, logits/gelu",
+        ),
+        ({"logits/tied": "a"}, "logits/tied: expected numbers, got 'a'"),
+        ({"batch/tied": [[True]]}, "batch/tied: expected numbers, got [[True]]"),
+        ({"batch/tied": [1j]}, "batch/tied: expected numbers, got [1j]"),
+        (
+            {"logits/tied": [[1], [1, 2]]},
+            "logits/tied: expected numbers in lists of equal lengths:",
+        ),
+        (
+            {"logits/tied": [[10**400]]},
+            "logits/tied: expected numbers in lists of equal lengths: int too large to convert to "
+            "float",
+        ),
+        (
+            {"logits/tied": [[None, "a"]]},
+            "logits/tied: expected numbers in lists of equal lengths: could not convert string to "
+            "float: 'a'",
+        ),
+        (
+            {"logits/tied": [[None, "a" * 200]]},
+            "logits/tied: expected numbers in lists of equal lengths: could not convert string to "
+            f"float: '{'a' * 64}",
+        ),
+        ({"greedy/tied/1": [1.5]}, "greedy/tied/1: expected a list of whole numbers, got [1.5]"),
+        ({"greedy/tied/1": [True]}, "greedy/tied/1: expected a list of whole numbers, got [True]"),
+        ({"greedy/tied/1": 7}, "greedy/tied/1: expected a list of whole numbers, got 7"),
+        ({"encode/split/1": "a1"}, "encode/split/1: expected a list of whole numbers, got 'a1'"),
+        (
+            {"encode/split/1": [[1], [1, 2]]},
+            "encode/split/1: expected a list of whole numbers, got [[1], [1, 2]]",
+        ),
+        ({"decode/1": None}, "decode/1: expected a list of whole numbers, got None"),
+        ({"decode/1": [97, 256]}, "decode/1: expected a text, or a list of its bytes"),
+        ({"decode/1": [97, -1]}, "decode/1: expected a text, or a list of its bytes"),
     ],
 )
 def test_wrong_answers_of_another_kind_are_refused(answers, message):
-    with pytest.raises(TiedGPTError, match=message):
+    with pytest.raises(TiedGPTError) as caught:
         judge(answers)
+    if message.endswith("lengths:"):  # what NumPy says follows
+        assert str(caught.value).startswith(message)
+    else:
+        assert str(caught.value) == message
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The directory of reference values of two small models, and a right answer to most cases.
+
+    The models have no layer. All logits of "zero" are 0, those of "random" near it.
+    """
+    directory = tmp_path_factory.mktemp("small")
+    config = replace(TINY, n_layer=0, vocab_size=7, eos_token_id=None)
+    parameters = random_model(config).parameters
+    final = {name: 0.03 * parameters[name] for name in ("ln_f.weight", "ln_f.bias")}
+    random = GPT2(config, {**parameters, **final})
+    models = {
+        "random": random,
+        "zero": GPT2(config, {name: 0 * array for name, array in random.parameters.items()}),
+    }
+    stored = {
+        f"{model}/{name}": array
+        for model, each in models.items()
+        for name, array in each.parameters.items()
+    }
+    with open(directory / "weights.safetensors", "wb") as file:
+        safetensors.write(file, stored.items())
+    words = ["a", "aa", "11 111", "a²1"]
+    given_of = {
+        "logits/random": ("logits", {"model": "random", "ids": [[1, 2, 3]]}),
+        "greedy/random/1": ("greedy", {"model": "random", "prompt": [1], "tokens": 30}),
+        "greedy/zero/1": ("greedy", {"model": "zero", "prompt": [1], "tokens": 2}),
+        "adamw/1": ("adamw", {"gradient": "gradient/1"}),
+        "adamw/2": ("adamw", {"gradient": "gradient/2"}),
+    }
+    tokenizer = VECTORS.tokenizers["split"]
+    answers = {}
+    for number, text in enumerate(words, start=1):
+        ids = tokenizer.encode(text)
+        given_of[f"encode/{number}"] = ("encode", {"vocabulary": "split", "text": text})
+        given_of[f"decode/{number}"] = ("decode", {"vocabulary": "split", "ids": ids})
+        answers |= {f"encode/{number}": ids, f"decode/{number}": text}
+    manifest = {
+        "models": {
+            name: {
+                "config": model.config.to_json(),
+                "parameters": {each: f"{name}/{each}" for each in model.parameters},
+            }
+            for name, model in models.items()
+        },
+        "vocabularies": {"split": str(DIRECTORY / "split")},
+        "cases": [
+            {"name": name, "kind": kind, "given": given} for name, (kind, given) in given_of.items()
+        ],
+    }
+    (directory / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return SimpleNamespace(directory=directory, answers=answers, models=models)
+
+
+def test_answers_of_each_status_are_counted(small):
+    answers = {name: small.answers[name] for name in ("encode/4", "encode/1", "decode/1")}
+    answers |= {f"decode/{number}": "b" for number in (2, 3)}
+    answers |= {"greedy/zero/1": [3, 4], "gradient/2": None, "gradient/1": None}
+    report = judge(answers, small.directory)
+    assert report["inputs"] == ["gradient/2", "gradient/1"]
+    assert report["sentence"] == (
+        "not looked at, an input and no answer: gradient/2, gradient/1; not given: 7 of 13 cases; "
+        "right: 3, tie-break: 1, wrong: 2"
+    )
+    counts = [report[status] for status in ("right", "tie_break", "wrong", "not_given")]
+    assert counts == [3, 1, 2, 7]
+    cases = {case["name"]: case for case in report["cases"]}
+    assert cases["greedy/zero/1"] == {
+        "name": "greedy/zero/1",
+        "status": "tie-break",
+        "sentence": (
+            "tie-break: 2 of 2 tokens differ, by a gap that rounding to float32 can close; the "
+            "widest is 0.0e+00 at tokens[0], where rounding can do 0.0e+00"
+        ),
+        "mistakes": [],
+    }
+    assert {case["status"] for name, case in cases.items() if name not in answers} == {"not given"}
+    assert report["mistakes"].keys() == {"decode"}
+
+
+def test_the_reference_values_are_read_once(small):
+    answers = {"encode/1": small.answers["encode/1"]}
+    assert judge(answers, small.directory)["right"] == 1
+    manifest = small.directory / "manifest.json"
+    content = manifest.read_bytes()
+    manifest.write_bytes(b"")
+    assert judge(answers, small.directory)["right"] == 1
+    manifest.write_bytes(content)
+    for name in ("manifest", "weights", "expected", "models", "tokenizers"):
+        assert getattr(VECTORS, name) is getattr(VECTORS, name), name
+
+
+def test_an_answer_that_no_mistake_explains_has_none(small):
+    logits = np.random.default_rng(0).normal(size=(1, 3, 7))
+    report = judge({"logits/random": logits}, small.directory)
+    assert (report["wrong"], report["mistakes"]) == (1, {"logits/random": []})
+    assert report["cases"][0]["sentence"].startswith("first difference: logits[0, 0, 0] is ")
+
+
+def test_tokens_that_look_drawn_are_judged(small):
+    """The case asks for greedy ones."""
+    tokens = list(generate(small.models["random"], [1], 30, temperature=1.0, seed=5))
+    with pytest.raises(TiedGPTError, match="as in a text drawn"):
+        compare_tokens(small.models["random"], [1], tokens)
+    report = judge({"greedy/random/1": tokens}, small.directory)
+    assert report["wrong"] == 1
+    assert report["cases"][1]["sentence"].startswith("defect: tokens[")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "first"),
+    [([[0, 0], [0, 0]], "perhaps yours"), ([[0, 0], [0, 1]], "yours"), ([[1, 0], [0, 0]], "yours")],
+)
+def test_a_mistake_of_tokens_of_0_alone_has_perhaps(tokens, first):
+    answers = {f"greedy/tied/{number}": answer for number, answer in enumerate(tokens, start=1)}
+    mistakes = ["mlp.0.post: yours is a", "mlp.0.post: yours is b", "final: yours is c"]
+    reports = []
+    for case in VECTORS.cases:
+        # The second answer excludes a mistake, and the order of the first one stays.
+        of_case = mistakes if case["name"] == "greedy/tied/1" else [mistakes[2], mistakes[0]]
+        status = "wrong" if case["name"] in answers else "not given"
+        reports.append(report_of(case, status, mistakes=of_case))
+    assert common_mistakes(VECTORS, reports, answers) == {
+        "greedy/tied": [f"mlp.0.post: {first} is a", "final: or yours is c"]
+    }
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-12])
+def test_a_gradient_of_0_is_no_perhaps(noise):
+    name = "gradient/tied/wte.weight"
+    answer = np.full(np.shape(RIGHT[name]), noise)
+    assert judge({name: answer})["mistakes"] == {name: ["yours is 0: nothing flows to it"]}
+
+
+def test_numbers_of_a_mistake_are_not_told_to_have_more_digits():
+    """These parameters have three decimals, and the step was not made."""
+    parameter = np.random.default_rng(0).uniform(0.2, 0.9, size=20).round(3).astype(np.float32)
+    settings = {"lr": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 0.01, "weight_decay": 0.5}
+    given = {"model": "m", "parameter": "p", "gradient": "g", "settings": settings}
+    model = SimpleNamespace(parameters={"p": parameter}, astype=lambda dtype: model)
+    vectors = SimpleNamespace(models={"m": model}, expected={"g": 0.1 + parameter})
+    case = {"name": "adamw/1", "kind": "adamw", "given": given}
+    report = judge_array(vectors, case, parameter)
+    assert (report["status"], report["mistakes"]) == (
+        "wrong",
+        ["yours is as it was: no step is made"],
+    )
+
+
+def test_the_first_wrong_number_is_told_with_nine_digits():
+    answer = np.array(RIGHT["batch/tied"])
+    answer[-1, -1] = 1 / 3
+    report = judge({"batch/tied": answer})
+    (case,) = [case for case in report["cases"] if case["name"] == "batch/tied"]
+    right = RIGHT["batch/tied"][-1][-1]
+    assert case["sentence"] == f"[2, 66] is 0.333333333, expected {right:.9g}"
+    assert case["mistakes"] == []
+    answer = np.array(RIGHT["batch/tied"]).tolist()
+    answer[0][1] = None  # what JavaScript writes for nan
+    (case,) = [case for case in judge({"batch/tied": answer})["cases"] if case["sentence"]]
+    assert case["sentence"].startswith("[0, 1] is nan, expected ")
+
+
+def test_bytes_of_a_text_may_be_any():
+    """NUL and 255 are the first and the last. The second is no character."""
+    for answer, shown in (([0], r"'\x00'"), ([255], "'\ufffd'"), ([], "''")):
+        (case,) = [case for case in judge({"decode/1": answer})["cases"] if case["sentence"]]
+        ids = "[102, 172, 253, 246]"
+        assert case["sentence"] == f"{ids} is {shown}, expected '\ufffd\ufffd'"
 
 
 def test_a_directory_without_its_list_of_cases_is_refused(tmp_path):
-    with pytest.raises(TiedGPTError, match=r"manifest\.json: no such file; it has the cases"):
-        Vectors(tmp_path).cases  # noqa: B018
+    with pytest.raises(TiedGPTError) as caught:
+        judge({"logits/tied": [1]}, tmp_path)
+    path = tmp_path / "manifest.json"
+    assert str(caught.value) == f"{path}: no such file; it has the cases of the reference values"
 
 
 @pytest.mark.parametrize(
@@ -796,17 +1027,20 @@ def test_a_directory_without_its_list_of_cases_is_refused(tmp_path):
         ("logits/tied", [[1.0]], "the shape is (1, 1), expected (2, 9, 67)"),
         ("steps/tied", [], "the shape is (0,), expected (4, 67)"),
         ("greedy/tied/1", [1, 2], "2 tokens, expected 40"),
+        ("greedy/tied/1", [1], "1 token, expected 40"),
+        ("greedy/tied/1", [], "0 tokens, expected 40"),
         ("greedy/tied/1", [1] * 41, "41 tokens, expected 40"),
         ("greedy/tied/1", [67] * 40, "67 is no token: the vocabulary has 67"),
         ("greedy/tied/1", [-1] * 40, "-1 is no token: the vocabulary has 67"),
+        ("greedy/tied/1", [66] * 38 + [68, -2], "68 is no token: the vocabulary has 67"),
         ("gradient/tied/wte.weight", [[math.nan]], "the shape is (1, 1), expected (67, 24)"),
-        ("encode/split/1", [], "'11 111' is []"),
+        ("encode/split/1", [], "'11 111' is [], expected [265, 220, 265, 16]"),
     ],
 )
 def test_an_answer_of_another_shape_is_wrong(name, answer, sentence):
     (report,) = [case for case in judge({name: answer})["cases"] if case["name"] == name]
-    assert report["status"] == "wrong"
-    assert sentence in report["sentence"]
+    assert (report["status"], report["sentence"]) == ("wrong", sentence)
+    assert report["mistakes"] == []
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name]["kind"] not in KINDS[:2]])

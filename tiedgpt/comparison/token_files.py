@@ -160,8 +160,8 @@ class Splitter:
             tokens.append(next_token)
             ours += self.text_of(next_token)
         stripped = ours.lstrip()
-        lacks_space = stripped != ours and not theirs[:1].isspace()
-        if stripped and lacks_space and theirs.startswith(stripped):
+        begins_with_space = stripped != ours
+        if stripped and begins_with_space and theirs.startswith(stripped):
             raise ArgumentError(
                 f"the text begins with {short_repr(theirs[:8].decode(errors='replace'))}, this "
                 f"model with {short_repr(ours.decode(errors='replace'))}: your program may have "
