@@ -123,6 +123,18 @@ CASES = {  # tensors, fields of config.json, exit code, how the answer begins, w
         "conflict: ",
         ["other matrices model.encoder.embed_tokens.weight their shape"],
     ),
+    "more than three": (
+        {
+            "model.shared.weight": MATRIX,
+            "model.encoder.embed_tokens.weight": MATRIX,
+            "model.decoder.embed_tokens.weight": MATRIX,
+            H: MATRIX + 1,
+        },
+        {**BART, "tie_word_embeddings": True},
+        1,
+        "conflict: ",
+        ["other matrices model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight"],
+    ),
     "not known": ({E: MATRIX}, {"model_type": "new"}, 1, "not known: ", ["not known"]),
     "not known, by the flag": (
         {E: MATRIX, H: MATRIX + 1},
