@@ -67,6 +67,12 @@ def test_version(run):
     assert run("--version") == (0, f"tiedgpt {tiedgpt.__version__}\n", "")
 
 
+def test_without_arguments_they_are_those_of_the_process(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tiedgpt", "--version"])
+    assert cli.main() == 0
+    assert capsys.readouterr().out == f"tiedgpt {tiedgpt.__version__}\n"
+
+
 def test_help_is_a_command_too(run):
     assert output(run, "help") == output(run, "-h")
     assert output(run, "help", "generate") == output(run, "generate", "-h")

@@ -135,7 +135,16 @@ CASES = {  # tensors, fields of config.json, exit code, how the answer begins, w
         "conflict: ",
         ["other matrices model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight"],
     ),
-    "not known": ({E: MATRIX}, {"model_type": "new"}, 1, "not known: ", ["not known"]),
+    "not known": (
+        {E: MATRIX},
+        {"model_type": "new"},
+        1,
+        "not known: ",
+        [
+            "config.json not known embedding",
+            "transformers 5 reads not known vLLM-like, by rule not",
+        ],
+    ),
     "not known, by the flag": (
         {E: MATRIX, H: MATRIX + 1},
         {"model_type": "new", "tie_word_embeddings": False},
