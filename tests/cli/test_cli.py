@@ -86,6 +86,15 @@ def test_help_lists_the_commands(run):
     assert len(listed) == len(cli.COMMANDS), "each has one line of 80 columns"
 
 
+def test_without_docstrings_pages_have_the_flags(run, monkeypatch):
+    """As under `python -OO`."""
+    monkeypatch.setattr("tiedgpt.cli.tokenize.__doc__", None)
+    monkeypatch.setattr("tiedgpt.cli.prompt.run_next.__doc__", None)
+    assert "\n  next " in output(run, "-h")
+    assert "--decode" in output(run, "tokenize", "-h")
+    assert "--paths" in output(run, "next", "-h")
+
+
 IN_OTHER_PROGRAMS = {  # a command of another program -> ours
     "run": "generate",
     "chat": "generate",

@@ -113,6 +113,13 @@ def test_study_json_is_the_reports(run, checkpoint, untied, text_file):
     assert None not in study(run, untied, checkpoint)[0][0]["embeddings"].values()
 
 
+def test_a_bar_names_the_model_and_what_is_measured(run, checkpoint, monkeypatch):
+    bars = set()
+    monkeypatch.setattr(ProgressBar, "add", lambda bar, n: bars.add((bar.doing, bar.total)))
+    study(run, checkpoint)
+    assert bars == {(f"{checkpoint}: direct path", CONFIG.vocab_size)}
+
+
 def test_of_two_tied_models_the_first_is_compared(run, checkpoint, untied, save):
     other = save("other", random_model(CONFIG, seed=9))
     expected = study(run, untied, checkpoint)[0][0]["embeddings"]

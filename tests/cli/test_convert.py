@@ -51,7 +51,7 @@ def test_what_the_copy_holds(run, tmp_path, head_of_config, model, words, expect
     copy = tmp_path / "copy"
     result = run(*words, str(source), str(copy))
     if isinstance(expected, str):
-        assert_one_error_line(result, expected)
+        assert_one_error_line(result, f"{source} is {expected}\n")
         assert not copy.exists()
     else:
         code, out, err = result
