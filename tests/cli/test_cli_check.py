@@ -175,6 +175,18 @@ def test_the_answer_and_the_table(run, model, tensors, fields, code, answer, wor
         assert word in text
     if answer == "untied":
         assert "one matrix for" not in text
+    assert ("Not looked at: " in text) == bool(tensors)
+
+
+@pytest.mark.parametrize("tensors", [{}, {E: MATRIX}], ids=["config-alone", "with-weights"])
+def test_what_a_count_is_from(run, model, tensors):
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 3}
+    name = model("model", tensors, tie_word_embeddings=True, **layers)
+    code, out, _ = run("params", name)
+    assert code == 0
+    source = "the headers of the weights" if tensors else "config.json"
+    assert f"\nCounted from {source}" in out
+    assert ("Not looked at: " in out) == bool(tensors)
 
 
 def test_a_model_that_cannot_be_read_counts_more_than_a_conflict(run, model):

@@ -136,21 +136,32 @@ def test_a_file_without_what_is_needed(compared, arrays, message):
     assert_one_error_line(compared(**arrays), message)
 
 
+ONE_FILE = "expected one of FILE, --tokens FILE and --vectors FILE (try: tiedgpt compare -h)"
+OWN_MODELS = "--vectors has models of its own: leave out --model and --head"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "expected one of FILE, --tokens FILE and --vectors FILE"),
-        (["a", "--vectors", "b"], "expected one of FILE, --tokens FILE and --vectors FILE"),
-        (["a", "--precision", "float16"], "--precision goes with --tokens"),
+        ([], ONE_FILE),
+        (["a", "--vectors", "b"], ONE_FILE),
+        (["--tokens", "a", "--vectors", "b"], ONE_FILE),
+        (
+            ["a", "--precision", "float16"],
+            "--precision goes with --tokens: arrays are compared in float32",
+        ),
         (["", "-q"], "'' is not the name of a file"),
-        (["a\0b"], "is not the name of a file"),
-        (["--vectors", "a", "-m", "gpt2"], "leave out --model and --head"),
-        (["--vectors", "a", "--head", "tied"], "leave out --model and --head"),
-        (["--vectors", "a", "--trials", "2"], "--vectors plants all known mistakes"),
+        (["a\0b"], "'a\\x00b' is not the name of a file"),
+        (["--vectors", "a", "-m", "gpt2"], OWN_MODELS),
+        (["--vectors", "a", "--head", "tied"], OWN_MODELS),
+        (
+            ["--vectors", "a", "--trials", "0"],
+            "--vectors plants all known mistakes: leave out --trials",
+        ),
     ],
 )
 def test_arguments_that_do_not_go_together(run, words, message):
-    assert_one_error_line(run("compare", *words), message)
+    assert_one_error_line(run("compare", *words), f"error: {message}\n")
 
 
 # Tokens

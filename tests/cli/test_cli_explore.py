@@ -17,6 +17,7 @@ from support.explore_server import post
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.cli import explore
+from tiedgpt.errors import ArgumentError
 from tiedgpt.explore import server as server_module
 
 TEXT = "To be, or not to be"
@@ -170,6 +171,10 @@ def test_the_corpus(tmp_path):
     assert name == "text.txt"
     assert corpus.ids.tolist() == bytes_only.encode(TEXT)
     file.write_text(f"{TEXT}<|endoftext|>", encoding="utf-8")
+    with pytest.raises(
+        ArgumentError, match=r"/text\.txt holds <\|endoftext\|>; .*--allow-special$"
+    ):
+        explore.read_corpus(str(file), False, bytes_only, vocab_size=257)
     _, corpus = explore.read_corpus(str(file), True, bytes_only, vocab_size=257)
     assert corpus.ids.tolist() == [*bytes_only.encode(TEXT), 256]
     assert explore.read_corpus(None, False, bytes_only, vocab_size=257) is None

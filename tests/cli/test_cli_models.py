@@ -142,6 +142,16 @@ def test_params_refuses_weights_that_cannot_be_loaded(run, save, fault):
     assert run("params", str(folder / "config.json"))[0] == 0
 
 
+def test_a_config_json_without_a_model_type_is_of_gpt2(run, save):
+    """As in checkpoints of the first years."""
+    folder = Path(save("model", random_model()))
+    expected = answer(run, "params", str(folder))
+    config = json.loads((folder / "config.json").read_text())
+    del config["model_type"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert answer(run, "params", str(folder)) == expected
+
+
 @pytest.mark.parametrize("columns", [50, 35])
 def test_params_fits_narrow_terminals(run, monkeypatch, columns):
     wide = output(run, "params")

@@ -623,6 +623,9 @@ def test_what_cannot_be_resumed(resume, short_run, tmp_path):
     shutil.copytree(short_run, tmp_path / "model")
     other_text = TEXT.replace("often", "often ").encode()
     assert_one_error_line(resume(corpus="-", stdin=other_text), "trained on another text")
+    special_text = f"<|endoftext|>{TEXT}".encode()
+    hint = "the text holds <|endoftext|>; to read it as that token, add --allow-special\n"
+    assert_one_error_line(resume(corpus="-", stdin=special_text), hint)
     state = tmp_path / "model" / STATE
     state.write_bytes(state.read_bytes()[:-100])
     assert_one_error_line(resume(), f"{state}: damaged: truncated")
