@@ -336,6 +336,8 @@ HOSTILE = "a\nb\x1b[31m\x9b\u202e"
 FOLDER = "<folder>"  # stands for the path of the folder `hostile`
 HOSTILE_NAMES = [
     pytest.param(["params", "-m", f"{FOLDER}/model"], 0, id="model"),
+    pytest.param(["params", f"{FOLDER}/model", f"{FOLDER}/gpt2"], 0, id="models"),
+    pytest.param(["check", f"{FOLDER}/other"], 1, id="checked"),
     pytest.param(["tokenize", "-m", f"{FOLDER}/model", f"<{HOSTILE}>"], 2, id="special-token"),
     pytest.param(
         ["tokenize", "-m", f"{FOLDER}/model", "--allow-special", f"<{HOSTILE}>{HOSTILE}"],
@@ -742,6 +744,8 @@ def test_when_progress_is_shown(monkeypatch, is_terminal, seconds):
         progress.add(3)
         assert "loading: " in stderr.getvalue()
         assert "50%" in stderr.getvalue()
+        progress.add(4)
+        assert (progress.bar.n if is_terminal else progress.done) == 9
 
 
 @pytest.mark.parametrize(("unit", "shown"), [("B", "| 5.00k/20.0k ["), ("token", "| 5000/20000 [")])

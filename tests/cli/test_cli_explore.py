@@ -147,7 +147,11 @@ def test_what_is_shown(run, checkpoint, untied, tmp_path, monkeypatch):
     assert shown.corpus.ids[-1] == shown.tokenizer.eot_id
 
 
-def test_a_port_that_is_taken_is_refused(run, checkpoint):
+def test_a_port_that_is_taken_is_refused(run, checkpoint, monkeypatch):
+    def serve(server):
+        pytest.fail(f"it serves at port {server.server_port}")
+
+    monkeypatch.setattr(server_module.Server, "serve", serve)
     with socket.create_server(("127.0.0.1", 0)) as other_server:
         _, port = other_server.getsockname()
         result = run("explore", "-q", "--port", str(port), checkpoint)

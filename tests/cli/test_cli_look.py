@@ -452,8 +452,10 @@ def test_columns_that_do_not_fit_the_terminal_are_below(monkeypatch, capsys, wid
 
 def test_a_label_has_16_columns_at_least(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "20")
-    print_table([("aaaa bbbb cccc dddd", "1" * 12)])
-    assert capsys.readouterr().out.splitlines() == ["aaaa bbbb cccc", f"{'dddd':16}  {'1' * 12}"]
+    print_table([("aaaa bbbb cccc dddd eeee ffff gggg", "1" * 12)])
+    *above, last = capsys.readouterr().out.splitlines()
+    assert above == ["aaaa bbbb cccc", "dddd eeee ffff"]
+    assert last == f"{'gggg':16}  {'1' * 12}"
 
 
 @pytest.mark.parametrize(
