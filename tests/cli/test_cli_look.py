@@ -149,9 +149,11 @@ def test_the_text_fits_the_terminal_and_names_the_heads(
         assert {"tied", "untied"} <= set(re.findall(r"\w+", out))
 
 
-def test_a_long_prompt_is_shown_by_its_end(run, untied):
-    out = output(run, "next", "-m", untied, PROMPT * 7)
-    assert f" after ...{(PROMPT * 7)[-27:]!r} by" in " ".join(out.split())
+@pytest.mark.parametrize("command", ["next", "attribute"])
+def test_a_long_prompt_is_shown_by_its_end(run, untied, command):
+    out = output(run, command, "-m", untied, PROMPT * 7)
+    shown, _, _ = " ".join(out.split()).partition(" by ")
+    assert shown.removesuffix(",").endswith(f" after ...{(PROMPT * 7)[-27:]!r}")
 
 
 # Tables
