@@ -242,7 +242,8 @@ def test_the_mistakes_of_each_group_of_cases(capsys, count, is_alone):
     """Of many some are shown. A group without a known mistake waits for one that has some."""
     mistakes = {"steps/tied": [f"mistake {number}" for number in range(count)]}
     if not is_alone:
-        mistakes = {"logits/tied": ["mistake of logits"], **mistakes}
+        others = {"logits/tied": ["mistake of logits"], "logits/gelu": ["mistake of gelu"]}
+        mistakes = others | mistakes
     case = {"name": "steps/tied", "status": "wrong", "sentence": "is wrong"}
     compare.print_cases({"cases": [case], "mistakes": mistakes, "sentence": "wrong: 1"})
     lines = capsys.readouterr().out.splitlines()

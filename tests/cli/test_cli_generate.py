@@ -322,7 +322,7 @@ def test_generate_json(run, checkpoint):
 
 def test_the_decode_speed_leaves_out_the_first_token(run, save, monkeypatch, checkpoint):
     """Each step takes a second. The first token comes with the prompt's logits."""
-    clock = SimpleNamespace(seconds=0)
+    clock = SimpleNamespace(seconds=100)
 
     def slow_steps(*arguments, **options):
         for tokens in generation.sample_tokens(*arguments, **options):
