@@ -16,6 +16,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -66,6 +67,12 @@ def test_version(run):
     assert run("--version") == (0, f"tiedgpt {tiedgpt.__version__}\n", "")
 
 
+def test_without_arguments_they_are_those_of_the_process(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tiedgpt", "--version"])
+    assert cli.main() == 0
+    assert capsys.readouterr().out == f"tiedgpt {tiedgpt.__version__}\n"
+
+
 def test_help_is_a_command_too(run):
     assert output(run, "help") == output(run, "-h")
     assert output(run, "help", "generate") == output(run, "generate", "-h")
@@ -73,10 +80,19 @@ def test_help_is_a_command_too(run):
 
 def test_help_lists_the_commands(run):
     page = output(run, "-h")
-    assert run() == (0, page, "")
+    assert run() == run("--help") == (0, page, "")
     _, _, after = page.partition("\ncommands:\n")
     listed = after.partition("\n\n")[0].splitlines()
     assert len(listed) == len(cli.COMMANDS), "each has one line of 80 columns"
+
+
+def test_without_docstrings_pages_have_the_flags(run, monkeypatch):
+    """As under `python -OO`."""
+    monkeypatch.setattr("tiedgpt.cli.tokenize.__doc__", None)
+    monkeypatch.setattr("tiedgpt.cli.prompt.run_next.__doc__", None)
+    assert "\n  next " in output(run, "-h")
+    assert "--decode" in output(run, "tokenize", "-h")
+    assert "--paths" in output(run, "next", "-h")
 
 
 IN_OTHER_PROGRAMS = {  # a command of another program -> ours
@@ -242,6 +258,7 @@ def test_a_special_token_is_read_if_that_is_allowed(run, checkpoint, tmp_path, m
         ("  one two three four", "  one two three\n  four"),
         ("  /a/path/that/is/longer", "  /a/path/that/is/longer"),
         ("\none\n", "\none\n"),
+        ("one-two three-four five", "one-two\nthree-four five"),
     ],
 )
 def test_each_line_keeps_its_indent(text, expected):
@@ -279,7 +296,12 @@ def test_the_text_of_a_number():
     assert options.any_number("3e-4") == 3e-4
 
 
-@pytest.mark.parametrize("text", ["50.000", "1.500.000"])
+def test_a_text_of_an_argument_is_utf_8():
+    """Under the C locale, Python gives the bytes that are not ASCII one by one."""
+    assert options.utf8_text("caf\udcc3\udca9") == "caf\u00e9"
+
+
+@pytest.mark.parametrize("text", ["50.000", "123.456", "1.500.000"])
 def test_a_point_that_may_group_digits_is_not_read(text):
     with pytest.raises(argparse.ArgumentTypeError, match="write it without a point"):
         options.whole_number(text)
@@ -287,7 +309,21 @@ def test_a_point_that_may_group_digits_is_not_read(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["1.5", "1.0001k", "k", "1kk", "1e400", "nan", "inf", "x", "", "\x1b", "1,5", "9" * 5000],
+    [
+        "1.5",
+        "1.0001k",
+        "k",
+        "1kk",
+        "1e400",
+        "nan",
+        "inf",
+        "x",
+        "",
+        "\x1b",
+        "1,5",
+        "\u0661,000",
+        "9" * 5000,
+    ],
 )
 def test_the_text_of_no_whole_number(text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"^expected a whole number, got '"):
@@ -300,6 +336,8 @@ HOSTILE = "a\nb\x1b[31m\x9b\u202e"
 FOLDER = "<folder>"  # stands for the path of the folder `hostile`
 HOSTILE_NAMES = [
     pytest.param(["params", "-m", f"{FOLDER}/model"], 0, id="model"),
+    pytest.param(["params", f"{FOLDER}/model", f"{FOLDER}/gpt2"], 0, id="models"),
+    pytest.param(["check", f"{FOLDER}/other"], 1, id="checked"),
     pytest.param(["tokenize", "-m", f"{FOLDER}/model", f"<{HOSTILE}>"], 2, id="special-token"),
     pytest.param(
         ["tokenize", "-m", f"{FOLDER}/model", "--allow-special", f"<{HOSTILE}>{HOSTILE}"],
@@ -318,7 +356,9 @@ HOSTILE_NAMES = [
     ),
     pytest.param(["params", "-m", f"{FOLDER}/other"], 2, id="another-kind"),
     pytest.param(["generate", "-m", f"{FOLDER}/names", "-n", "1", "a"], 2, id="tensors"),
-    pytest.param(["generate", "-m", f"{FOLDER}/model", "-n", "1", "a"], 0, id="settings"),
+    pytest.param(
+        ["generate", "-m", f"{FOLDER}/model", "-n", "1", "--echo", HOSTILE], 0, id="settings"
+    ),
     pytest.param(["next", "-m", f"{FOLDER}/model", "a"], 0, id="next"),
     pytest.param(["lens", "-m", f"{FOLDER}/model", "a"], 0, id="lens"),
     pytest.param(["attribute", "-m", f"{FOLDER}/model", "a"], 0, id="attribute"),
@@ -486,6 +526,8 @@ def test_a_stream_that_the_caller_has_closed_is_not_needed(monkeypatch, checkpoi
     """Python has None in its place."""
     monkeypatch.setattr(sys, name, None)
     assert cli.main(["tokenize", "-m", checkpoint, "a"]) == 0
+    if name == "stdin":
+        assert cli.main(["tokenize", "-m", checkpoint]) == 0, "it is read as an empty text"
     getattr(sys, name).close()
 
 
@@ -683,6 +725,27 @@ def test_in_a_file_progress_is_a_line_after_each_interval(stderr_at_half, monkey
     assert stderr_at_half(is_terminal=False) == ""
     monkeypatch.setattr(ProgressBar, "INTERVAL", 0)
     assert stderr_at_half(is_terminal=False) == "tiedgpt: note: loading a\\nb: 50% after 0 min\n"
+
+
+@pytest.mark.parametrize(("is_terminal", "seconds"), [(True, 1), (False, 60)])
+def test_when_progress_is_shown(monkeypatch, is_terminal, seconds):
+    """A bar after a second, a line each minute."""
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
+    clock = SimpleNamespace(seconds=100.0)
+    clock_of_bar = SimpleNamespace(monotonic=lambda: clock.seconds)
+    monkeypatch.setattr("tiedgpt.cli.output.time", clock_of_bar)
+    with ProgressBar("loading", 10, "token", start=100.0, last_line=100.0) as progress:
+        clock.seconds += 0.99 * seconds
+        progress.add(2)
+        assert stderr.getvalue() == ""
+        clock.seconds += 0.02 * seconds
+        progress.add(3)
+        assert "loading: " in stderr.getvalue()
+        assert "50%" in stderr.getvalue()
+        progress.add(4)
+        assert (progress.bar.n if is_terminal else progress.done) == 9
 
 
 @pytest.mark.parametrize(("unit", "shown"), [("B", "| 5.00k/20.0k ["), ("token", "| 5000/20000 [")])

@@ -123,7 +123,28 @@ CASES = {  # tensors, fields of config.json, exit code, how the answer begins, w
         "conflict: ",
         ["other matrices model.encoder.embed_tokens.weight their shape"],
     ),
-    "not known": ({E: MATRIX}, {"model_type": "new"}, 1, "not known: ", ["not known"]),
+    "more than three": (
+        {
+            "model.shared.weight": MATRIX,
+            "model.encoder.embed_tokens.weight": MATRIX,
+            "model.decoder.embed_tokens.weight": MATRIX,
+            H: MATRIX + 1,
+        },
+        {**BART, "tie_word_embeddings": True},
+        1,
+        "conflict: ",
+        ["other matrices model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight"],
+    ),
+    "not known": (
+        {E: MATRIX},
+        {"model_type": "new"},
+        1,
+        "not known: ",
+        [
+            "config.json not known embedding",
+            "transformers 5 reads not known vLLM-like, by rule not",
+        ],
+    ),
     "not known, by the flag": (
         {E: MATRIX, H: MATRIX + 1},
         {"model_type": "new", "tie_word_embeddings": False},
@@ -154,6 +175,18 @@ def test_the_answer_and_the_table(run, model, tensors, fields, code, answer, wor
         assert word in text
     if answer == "untied":
         assert "one matrix for" not in text
+    assert ("Not looked at: " in text) == bool(tensors)
+
+
+@pytest.mark.parametrize("tensors", [{}, {E: MATRIX}], ids=["config-alone", "with-weights"])
+def test_what_a_count_is_from(run, model, tensors):
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 3}
+    name = model("model", tensors, tie_word_embeddings=True, **layers)
+    code, out, _ = run("params", name)
+    assert code == 0
+    source = "the headers of the weights" if tensors else "config.json"
+    assert f"\nCounted from {source}" in out
+    assert ("Not looked at: " in out) == bool(tensors)
 
 
 def test_a_model_that_cannot_be_read_counts_more_than_a_conflict(run, model):

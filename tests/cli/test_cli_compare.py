@@ -89,15 +89,16 @@ def test_the_head_that_is_asked_for_is_compared(run, untied, tmp_path, kind):
 
 
 def test_a_bar_shows_how_many_mistakes_are_tried(compared, judged, monkeypatch):
-    totals = []
-    monkeypatch.setattr(compare.ProgressBar, "add", lambda bar, n, total: totals.append(total))
+    counted = []  # (mistakes, of all)
+    monkeypatch.setattr(compare.ProgressBar, "add", lambda bar, *of_all: counted.append(of_all))
     wrong = MODEL(IDS)
     wrong[2, 7] += 1
     compared("--trials", "2", ids=IDS, logits=wrong)
-    assert totals != []
-    totals.clear()
+    assert [n for n, _ in counted] == [1, 1], "one after the other, as many as --trials says"
+    assert {total for _, total in counted} == {2}
+    counted.clear()
     judged({"prompt_ids": PROMPT, "ids": [5]})
-    assert totals != []
+    assert [n for n, _ in counted] == [1]
 
 
 def test_targets_are_those_of_gradients(compared):
@@ -135,21 +136,32 @@ def test_a_file_without_what_is_needed(compared, arrays, message):
     assert_one_error_line(compared(**arrays), message)
 
 
+ONE_FILE = "expected one of FILE, --tokens FILE and --vectors FILE (try: tiedgpt compare -h)"
+OWN_MODELS = "--vectors has models of its own: leave out --model and --head"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "expected one of FILE, --tokens FILE and --vectors FILE"),
-        (["a", "--vectors", "b"], "expected one of FILE, --tokens FILE and --vectors FILE"),
-        (["a", "--precision", "float16"], "--precision goes with --tokens"),
+        ([], ONE_FILE),
+        (["a", "--vectors", "b"], ONE_FILE),
+        (["--tokens", "a", "--vectors", "b"], ONE_FILE),
+        (
+            ["a", "--precision", "float16"],
+            "--precision goes with --tokens: arrays are compared in float32",
+        ),
         (["", "-q"], "'' is not the name of a file"),
-        (["a\0b"], "is not the name of a file"),
-        (["--vectors", "a", "-m", "gpt2"], "leave out --model and --head"),
-        (["--vectors", "a", "--head", "tied"], "leave out --model and --head"),
-        (["--vectors", "a", "--trials", "2"], "--vectors plants all known mistakes"),
+        (["a\0b"], "'a\\x00b' is not the name of a file"),
+        (["--vectors", "a", "-m", "gpt2"], OWN_MODELS),
+        (["--vectors", "a", "--head", "tied"], OWN_MODELS),
+        (
+            ["--vectors", "a", "--trials", "0"],
+            "--vectors plants all known mistakes: leave out --trials",
+        ),
     ],
 )
 def test_arguments_that_do_not_go_together(run, words, message):
-    assert_one_error_line(run("compare", *words), message)
+    assert_one_error_line(run("compare", *words), f"error: {message}\n")
 
 
 # Tokens
@@ -224,19 +236,20 @@ def test_a_token_of_a_model_without_a_vocabulary_is_shown_by_its_id(run, tmp_pat
     assert (departure["token_text"], departure["ours_text"]) == (None, None)
 
 
-@pytest.mark.parametrize("count", [0, 1, compare.MOST_MISTAKES, compare.MOST_MISTAKES + 2])
+@pytest.mark.parametrize("count", [0, 1, 5, 7])
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_the_mistakes_of_each_group_of_cases(capsys, count, is_alone):
     """Of many some are shown. A group without a known mistake waits for one that has some."""
     mistakes = {"steps/tied": [f"mistake {number}" for number in range(count)]}
     if not is_alone:
-        mistakes = {"logits/tied": ["mistake of logits"], **mistakes}
+        others = {"logits/tied": ["mistake of logits"], "logits/gelu": ["mistake of gelu"]}
+        mistakes = others | mistakes
     case = {"name": "steps/tied", "status": "wrong", "sentence": "is wrong"}
     compare.print_cases({"cases": [case], "mistakes": mistakes, "sentence": "wrong: 1"})
     lines = capsys.readouterr().out.splitlines()
     of_group = [line.partition(": ")[2] for line in lines if line.startswith("steps/tied: ")]
-    shown = [f"mistake {number}" for number in range(min(count, compare.MOST_MISTAKES))]
-    if count > compare.MOST_MISTAKES:
+    shown = [f"mistake {number}" for number in range(min(count, 5))]
+    if count > 5:
         shown.append("or 2 other mistakes (--json lists them)")
     if count == 0 and is_alone:
         shown = ["none of the known mistakes gives these answers"]
@@ -304,23 +317,25 @@ def test_departures_and_mistakes_beyond_a_number_are_counted(capsys, count):
     assert "logits: perhaps yours is wrong" in out
 
 
-@pytest.mark.parametrize(("total", "is_long"), [(10, False), (100_000_000, True)])
-def test_a_note_says_how_long_the_mistakes_take(capsys, monkeypatch, total, is_long):
+@pytest.mark.parametrize(
+    ("total", "said"),
+    [(60, ""), (90, "90 known mistakes are planted, which takes about 1.5 min")]
+    + [(1234, "1,234 known mistakes are planted, which takes about 20.6 min")],
+)
+def test_a_note_says_how_long_the_mistakes_take(capsys, monkeypatch, total, said):
+    """The first five take a second each. None is said of a minute or less."""
+
     class Bar:
         def add(self, count, total):
             pass
 
-    seconds = iter([100.0, 100.0 + compare.TIMED])
+    seconds = iter([100.0, 105.0])
     monkeypatch.setattr(compare.time, "monotonic", lambda: next(seconds))
     progress = compare.Progress(Bar())
     for tried in range(compare.TIMED + 2):
         progress(tried, total)
-    err = capsys.readouterr().err
-    if is_long:
-        assert (
-            f"{total:,} known mistakes are planted, which takes about {total / 60:.1f} min" in err
-        )
-    assert (err != "") == is_long
+    note = f"tiedgpt: note: {said}; --trials N plants at most N\n" if said else ""
+    assert capsys.readouterr().err == note
 
 
 # Reference values

@@ -1,5 +1,6 @@
 """The command `tiedgpt explore`."""
 
+import io
 import re
 import shutil
 import signal
@@ -16,6 +17,7 @@ from support.explore_server import post
 import tiedgpt
 from tiedgpt import Tokenizer
 from tiedgpt.cli import explore
+from tiedgpt.errors import ArgumentError
 from tiedgpt.explore import server as server_module
 
 TEXT = "To be, or not to be"
@@ -65,16 +67,18 @@ def opened(monkeypatch):
 def test_ctrl_c_stops_the_server(run, checkpoint, monkeypatch):
     """Before it serves, it prints its address."""
     printed = []
+    stdout = io.TextIOWrapper(io.BytesIO())  # as of a pipe: what is not flushed is not there yet
 
     def serve(server):
-        printed.append(sys.stdout.getvalue())
+        printed.append(stdout.buffer.getvalue().decode())
         raise KeyboardInterrupt
 
     monkeypatch.setattr(server_module.Server, "serve", serve)
-    code, out, err = run("explore", "-q", "--no-browser", checkpoint)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    code, _, err = run("explore", "-q", "--no-browser", checkpoint)
     assert (code, err) == (130, "\n")
-    assert printed == [out]
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\S+/lab\n", out)
+    (address,) = printed
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\S+/lab\n", address)
 
 
 WITH_WINDOWS = webbrowser.BackgroundBrowser("firefox")
@@ -104,8 +108,10 @@ def test_a_browser_is_opened(
     code, out, err = run("explore", checkpoint, *flags)
     assert code == 0
     assert opened == ([out.strip()] if is_opened else [])
-    assert "for this machine only; Ctrl-C stops the server" in err
-    assert ("found no browser" in err) == (not is_opened and not flags)
+    notes = ["the page is at this address, for this machine only; Ctrl-C stops the server"]
+    if not is_opened and not flags:
+        notes.append("found no browser here: open the address above in one")
+    assert err.splitlines() == [f"tiedgpt: note: {note}" for note in notes]
 
 
 @pytest.mark.parametrize(
@@ -123,16 +129,41 @@ def test_the_laboratory_is_opened_for_own_models_or_an_own_text(
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/" + page, out.strip())
 
 
-def test_a_port_that_is_taken_is_refused(run, checkpoint):
+def test_what_is_shown(run, checkpoint, untied, tmp_path, monkeypatch):
+    """Each model by its own head. When the server is done, its port is free."""
+    (tmp_path / "text.txt").write_text(f"{TEXT}<|endoftext|>")
+    servers = []
+    monkeypatch.setattr(server_module.Server, "serve", lambda server: servers.append(server))
+    corpus = ("--corpus", str(tmp_path / "text.txt"), "--allow-special")
+    code, out, _ = run("explore", "--no-browser", untied, checkpoint, *corpus)
+    (server,) = servers
+    assert (code, out) == (0, f"{server.url}lab\n")
+    assert server.server_port > 1023, "a free port is no port of the system"
+    assert server.socket.fileno() == -1, "closed"
+    shown = server.shown
+    assert shown.names == [untied, checkpoint]
+    assert [model.config.head for model in shown.models] == ["untied", "tied"]
+    assert shown.corpus_name == "text.txt"
+    assert shown.corpus.ids[-1] == shown.tokenizer.eot_id
+
+
+def test_a_port_that_is_taken_is_refused(run, checkpoint, monkeypatch):
+    def serve(server):
+        pytest.fail(f"it serves at port {server.server_port}")
+
+    monkeypatch.setattr(server_module.Server, "serve", serve)
     with socket.create_server(("127.0.0.1", 0)) as other_server:
         _, port = other_server.getsockname()
         result = run("explore", "-q", "--port", str(port), checkpoint)
-    assert_one_error_line(result, f"port {port}: Address already in use; choose another or leave")
+    assert_one_error_line(
+        result, f"port {port}: Address already in use; choose another or leave --port out\n"
+    )
 
 
 def test_models_of_different_vocabularies_are_refused(run, checkpoint):
     result = run("explore", "-q", checkpoint, "shakespeare-tied")
-    assert_one_error_line(result, "different vocabularies")
+    both = f"{checkpoint} and shakespeare-tied"
+    assert_one_error_line(result, f"{both} have different vocabularies; expected the same\n")
 
 
 def test_the_corpus(tmp_path):
@@ -144,6 +175,10 @@ def test_the_corpus(tmp_path):
     assert name == "text.txt"
     assert corpus.ids.tolist() == bytes_only.encode(TEXT)
     file.write_text(f"{TEXT}<|endoftext|>", encoding="utf-8")
+    with pytest.raises(
+        ArgumentError, match=r"/text\.txt holds <\|endoftext\|>; .*--allow-special$"
+    ):
+        explore.read_corpus(str(file), False, bytes_only, vocab_size=257)
     _, corpus = explore.read_corpus(str(file), True, bytes_only, vocab_size=257)
     assert corpus.ids.tolist() == [*bytes_only.encode(TEXT), 256]
     assert explore.read_corpus(None, False, bytes_only, vocab_size=257) is None
@@ -153,7 +188,7 @@ def test_the_corpus(tmp_path):
     name, corpus = explore.read_corpus(None, False, tokenizer, vocab_size=1024)
     (my,) = tokenizer.encode("My")
     (lord,) = tokenizer.encode(" lord")
-    assert name != ""
+    assert name == "the text that the shakespeare models learned from"
     assert explore.read_corpus(None, False, tokenizer, vocab_size=1025) is None, "a padded model"
     assert corpus.count(my, lord) > 50
 

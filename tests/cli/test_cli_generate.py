@@ -19,7 +19,7 @@ from support.terminal import CTRL_C, CTRL_D, Terminal
 import tiedgpt
 from tiedgpt import Tokenizer, cli, generation
 from tiedgpt.cli.generate import Answer
-from tiedgpt.cli.output import CONTROLS
+from tiedgpt.cli.output import CONTROLS, ProgressBar
 from tiedgpt.study import reports
 
 PROMPT = "abcdefgh"
@@ -33,6 +33,23 @@ def test_generate_prints_the_continuation_alone(run, checkpoint):
     text = tokenizer.decode(tiedgpt.generate(model, tokenizer.encode("Hello"), 9, seed=1))
     assert output(run, *arguments) == text + "\n"
     assert output(run, *arguments, "--echo") == f"Hello{text}\n"
+
+
+def test_without_a_number_forty_tokens_are_generated():
+    assert cli.parse(["generate", "a"]).max_new_tokens == 40
+
+
+def test_bars_count_the_tokens_of_the_prompt_and_of_a_sample(run, checkpoint, monkeypatch):
+    counts = {}
+
+    def count(bar, n):
+        done = counts.get((bar.doing, bar.total), 0)
+        counts[bar.doing, bar.total] = done + n
+
+    monkeypatch.setattr(ProgressBar, "add", count)
+    line = ("generate", "-m", checkpoint, "-n", "5", "--num-samples", "2", PROMPT)
+    answer(run, *line)
+    assert counts == {("reading the prompt", len(IDS)): len(IDS), ("generating", 5): 5}
 
 
 # The flags of the settings, long and short, and the arguments of tiedgpt.generate
@@ -66,17 +83,37 @@ def test_temperature_0_is_greedy_and_said(run, checkpoint):
     assert err.count("\n") == 1
 
 
-ON_GENERATION = [  # generation_config.json, the flags that are given, and what the notes have
-    ({"repetition_penalty": 1.9}, "", [r"repetition_penalty 1.9,.*--repetition-penalty 1.9$"]),
-    ({"repetition_penalty": 1.9}, "--greedy", [r"--repetition-penalty 1.9$"]),
+PENALTY = "repetition_penalty 1.9, which is not used; to use it: --repetition-penalty 1.9"
+ON_GENERATION = [  # generation_config.json, the flags that are given, and what the notes say of it
+    ({"repetition_penalty": 1.9}, "", [PENALTY]),
+    ({"repetition_penalty": 1.9}, "--greedy", [PENALTY]),
     ({"repetition_penalty": 1.9}, "--repetition-penalty 1", []),
-    ({"temperature": 0.7, "top_k": 4, "top_p": 0.9}, "-k 3", [r"temperature 0.7, top_p 0.9,"]),
+    (
+        {"temperature": 0.7, "top_k": 4, "top_p": 0.9},
+        "-k 3",
+        ["temperature 0.7, top_p 0.9, which is not used; to use it: --temperature 0.7 --top-p 0.9"],
+    ),
     ({"temperature": 0.7, "top_k": 4}, "--greedy", []),
-    ({"suppress_tokens": [7], "bad_words_ids": [[7]]}, "", ["'suppress_tokens', 'bad_words_ids'"]),
-    ({"min_p": 0.1, "no_repeat_ngram_size": 1}, "", ["--min-p 0.1$", "'no_repeat_ngram_size'"]),
-    ({"top_k": "all"}, "", ["'top_k'"]),
-    ({"a_setting_of_next_year": 2}, "", ["'a_setting_of_next_year'"]),
-    ({"stop_strings": ["end"]}, "", [r"stop_strings,.*--stop TEXT$"]),
+    (
+        {"suppress_tokens": [7], "bad_words_ids": [[7]]},
+        "",
+        ["'suppress_tokens', 'bad_words_ids', which tiedgpt does not have"],
+    ),
+    (
+        {"min_p": 0.1, "no_repeat_ngram_size": 1},
+        "",
+        [
+            "min_p 0.1, which is not used; to use it: --min-p 0.1",
+            "'no_repeat_ngram_size', which tiedgpt does not have",
+        ],
+    ),
+    ({"top_k": "all"}, "", ["'top_k', which tiedgpt does not have"]),
+    ({"a_setting_of_next_year": 2}, "", ["'a_setting_of_next_year', which tiedgpt does not have"]),
+    (
+        {"stop_strings": ["end"], "top_k": 4},
+        "",
+        ["top_k 4, stop_strings, which is not used; to use it: --top-k 4 --stop TEXT"],
+    ),
     # What changes nothing: other parts of the file, and the values that transformers has anyway
     ({"do_sample": True, "max_new_tokens": 9, "pad_token_id": 3, "use_cache": False}, "", []),
     ({"temperature": 1.0, "top_p": 1, "num_beams": 1, "min_length": 0, "watermark": None}, "", []),
@@ -94,10 +131,8 @@ def test_notes_name_the_settings_of_the_model_that_are_not_used(
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps(settings))
     code, out, err = run(*arguments)
     assert (code, out) == (0, text)
-    lines = err.splitlines()
-    assert len(lines) == len(notes)
-    for line, note in zip(lines, notes, strict=True):
-        assert re.search(f"note: generation_config.json .*{note}", line)
+    says = "tiedgpt: note: generation_config.json of the model says"
+    assert err.splitlines() == [f"{says} {note}" for note in notes]
 
 
 def test_settings_in_config_json_count_without_a_generation_config_json(run, save, tmp_path):
@@ -232,6 +267,8 @@ def test_truncate_makes_room_for_the_new_tokens_in_a_context_that_the_prompt_fit
     prompt = "".join(chr(33 + place) for place in range(60))  # of 64 tokens
     _, _, err = run("generate", "-m", checkpoint, "-n", "10", "-s", "1", "--truncate", prompt)
     assert "--truncate drops the first 6 of the prompt's 60 tokens\n" in err
+    _, _, err = run("generate", "-m", checkpoint, "-n", "4", "-s", "1", "--truncate", prompt)
+    assert err == "", "60 tokens and 4 are 64"
 
 
 def test_truncate_keeps_one_token_in_a_context_of_one(run, save):
@@ -282,9 +319,9 @@ def test_generate_json(run, checkpoint):
     assert again["samples"] == document["samples"]
 
 
-def test_the_decode_speed_leaves_out_the_first_token(run, monkeypatch, checkpoint):
+def test_the_decode_speed_leaves_out_the_first_token(run, save, monkeypatch, checkpoint):
     """Each step takes a second. The first token comes with the prompt's logits."""
-    clock = SimpleNamespace(seconds=0)
+    clock = SimpleNamespace(seconds=100)
 
     def slow_steps(*arguments, **options):
         for tokens in generation.sample_tokens(*arguments, **options):
@@ -298,6 +335,35 @@ def test_the_decode_speed_leaves_out_the_first_token(run, monkeypatch, checkpoin
     timing = answer(run, *line)["timing"]
     assert timing["prefill_s"] == 1
     assert timing["decode_tokens_per_s"] == 2, "4 tokens of 2 samples in 4 seconds"
+    timing = answer(run, "generate", "-m", checkpoint, "-n", "2", "a")["timing"]
+    assert timing["decode_tokens_per_s"] == 1, "a token in a second"
+
+    # The first token of three of five samples is made the one that ends a text.
+    samples = answer(run, *line[:4], "3", "--num-samples", "5", "-s", "1", "-k", "2", "a")[
+        "samples"
+    ]
+    first = [sample["ids"][0] for sample in samples]
+    eot = max(first, key=first.count)
+    model = tiedgpt.load_model(checkpoint)
+    ending = tiedgpt.GPT2(replace(model.config, eos_token_id=eot), model.parameters)
+    document = answer(
+        run,
+        "generate",
+        "-m",
+        save("ending", ending),
+        "-n",
+        "3",
+        "--num-samples",
+        "5",
+        "-s",
+        "1",
+        "-k",
+        "2",
+        "a",
+    )
+    decoded = [len(sample["ids"]) - 1 for sample in document["samples"] if sample["ids"]]
+    assert len(decoded) < 5
+    assert document["timing"]["decode_tokens_per_s"] == sum(decoded) / 2
 
 
 def test_a_text_is_shown_while_it_grows(run, monkeypatch, checkpoint):
@@ -531,8 +597,18 @@ def test_what_ends_the_prompt_loop_and_what_does_not(run, checkpoint, monkeypatc
     shown = sample.translate(CONTROLS)  # on a terminal, control characters are replaced
     assert out == f"\n\nc{shown}\n"
     help_line, error = err.splitlines()
-    assert "Ctrl-D leaves" in help_line
-    assert error.startswith("tiedgpt: error: the text holds <|endoftext|>")
+    help_ = "Type the beginning of a text. Ctrl-C stops its continuation, Ctrl-D leaves."
+    assert help_line == help_
+    hint = "to read it as that token, add --allow-special"
+    assert error == f"tiedgpt: error: the text holds <|endoftext|>; {hint}"
+    assert sys.stdin.errors == "surrogateescape", "bytes that are not text have an error"
+
+
+def test_a_dash_is_what_is_typed_on_a_terminal(checkpoint, monkeypatch, capsys):
+    """Without it, no command waits for a text there."""
+    monkeypatch.setattr(sys, "stdin", TerminalInput(io.BytesIO(b"ab")))
+    assert cli.main(["tokenize", "-m", checkpoint, "-"]) == 0
+    assert capsys.readouterr().out == "    64  'a'\n    65  'b'\n"
 
 
 @pytest.mark.slow

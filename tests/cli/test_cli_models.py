@@ -14,6 +14,7 @@ from support.loopback_hub import visible_files
 from support.models import CONFIG, SMALL, random_model
 
 import tiedgpt
+from tiedgpt.checkpoints.model_names import MODELS
 from tiedgpt.cli import os_error_message
 from tiedgpt.cli.anymodel import short
 
@@ -82,6 +83,11 @@ def test_params_needs_no_weights(run, no_models):
     assert re.search(r"^total .* 100\.0%$", out, re.M)
 
 
+def test_an_empty_variable_names_no_model(run, no_models, monkeypatch):
+    monkeypatch.setenv("TIEDGPT_MODEL", "")
+    assert answer(run, "params")["model"] == "gpt2"
+
+
 def test_params_json(run, no_models):
     document = answer(run, "params", "--model", "1558M")
     assert document["model"] == "1558M"
@@ -134,6 +140,16 @@ def test_params_refuses_weights_that_cannot_be_loaded(run, save, fault):
     weights.unlink()
     assert run("params", str(folder))[0] == 0  # config.json is enough
     assert run("params", str(folder / "config.json"))[0] == 0
+
+
+def test_a_config_json_without_a_model_type_is_of_gpt2(run, save):
+    """As in checkpoints of the first years."""
+    folder = Path(save("model", random_model()))
+    expected = answer(run, "params", str(folder))
+    config = json.loads((folder / "config.json").read_text())
+    del config["model_type"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert answer(run, "params", str(folder)) == expected
 
 
 @pytest.mark.parametrize("columns", [50, 35])
@@ -215,9 +231,18 @@ def models_not_here(run):
     return json.loads(out)["not_here"]
 
 
+def test_list_without_models_to_download(run, checkpoint, weights):
+    for name in models_not_here(run):
+        shutil.copytree(checkpoint, weights / name["model"], dirs_exist_ok=True)
+    out = output(run, "list")
+    assert [line.split()[0] for line in out.splitlines()[1::2]] == list(MODELS)
+    assert "Not on this machine" not in out
+
+
 def test_list_on_a_machine_without_models(run, no_models):
     out = output(run, "list")
     assert out.startswith("\nNot on this machine; `tiedgpt download MODEL` fetches one:\n\n")
+    assert [line.split()[0] for line in out.splitlines()[4:]] == list(MODELS)
     assert answer(run, "list")["here"] == []
 
 
@@ -309,19 +334,22 @@ def test_untie_starts_the_matrix_as_asked(run, checkpoint, tmp_path, flags, init
     np.testing.assert_array_equal(tiedgpt.load_model(tmp_path / "copy").W_U, expected.W_U)
 
 
-RESIZE_REFUSED = [  # flags, what the line says. The model has 257 tokens.
-    (["--vocab-size", "300", "--seed", "1"], "--seed is for --init random"),
-    (["--vocab-size", "300", "--seed", "0"], "--seed is for --init random"),
-    (["--vocab-size", "257"], " has 257 tokens already"),
-    (["--vocab-size", "250"], " has 257 tokens; to remove the last 7, add --shrink"),
-    (["--vocab-size", "300", "--shrink"], " has 257 tokens, fewer than 300"),
+WITHOUT_SEED = "--seed is for --init random: the mean of the old rows needs no seed"
+RESIZE_REFUSED = [  # flags, what the line says. SRC has 257 tokens.
+    (["--vocab-size", "300", "--seed", "1"], WITHOUT_SEED),
+    (["--vocab-size", "300", "--seed", "0"], WITHOUT_SEED),
+    (["--vocab-size", "257"], "SRC has 257 tokens already"),
+    (["--vocab-size", "257", "--shrink"], "SRC has 257 tokens already"),
+    (["--vocab-size", "250"], "SRC has 257 tokens; to remove the last 7, add --shrink"),
+    (["--vocab-size", "300", "--shrink"], "--shrink: SRC has 257 tokens, fewer than 300"),
 ]
 
 
 @pytest.mark.parametrize(("flags", "message"), RESIZE_REFUSED)
 def test_a_size_that_does_not_fit_is_refused(run, checkpoint, tmp_path, flags, message):
     new = tmp_path / "new"
-    assert_one_error_line(run("resize", checkpoint, str(new), *flags), message)
+    _, _, err = run("resize", checkpoint, str(new), *flags)
+    assert err.replace(checkpoint, "SRC") == f"tiedgpt: error: {message}\n"
     assert not new.exists()
 
 
@@ -376,7 +404,8 @@ def test_the_message_of_an_error_of_the_system(error, message):
 
 @pytest.mark.parametrize(
     ("n", "text"),
-    [(96, "96"), (1000, "1.0K"), (999_949, "999.9K"), (999_950, "1.0M"), (7e9, "7.0B")],
+    [(96, "96"), (999, "999"), (1000, "1.0K"), (999_949, "999.9K"), (999_950, "1.0M")]
+    + [(7e9, "7.0B"), (2e12, "2.0T"), (1e15, "1000.0T")],
 )
 def test_a_count_with_a_unit(n, text):
     assert short(int(n)) == text

@@ -43,33 +43,51 @@ def test_documents_needs_dask(run, monkeypatch, checkpoint):
 
 @pytest.fixture
 def scored(run, monkeypatch, checkpoint, tmp_path):
-    """scored(*flags, errors=0, stop=None) -> the result of documents, whose lines nobody scores.
+    """scored(*flags, ...) -> the result of documents, whose lines nobody scores.
 
-    errors: how many of 3 rows have one. stop: an exception that ends the work.
+    errors: how many of 2345 rows have one. stop: an exception that ends the work. calls: a list to
+    which the arguments are added with which the lines would be scored.
     """
     (tmp_path / "in.jsonl").write_text('{"text": "ab"}\n')
-    words = ["documents", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out")]
+    words = ["documents", "--out", str(tmp_path / "out"), str(tmp_path / "in.jsonl")]
 
-    def scored(*flags, errors=0, stop=None):
+    def scored(*flags, errors=0, stop=None, calls=None):
         def score_inputs(*arguments):
+            if calls is not None:
+                calls.append(arguments)
             if stop is not None:
                 raise stop
 
         monkeypatch.setattr("tiedgpt.cli.score.find_spec", lambda name: True)
         monkeypatch.setattr(documents, "score_inputs", score_inputs)
-        monkeypatch.setattr(documents, "count_rows", lambda out: (3, errors))
-        return run(*words, "-m", checkpoint, *flags)
+        monkeypatch.setattr(documents, "count_rows", lambda out: (2345, errors))
+        model = [] if "-m" in flags else ["-m", checkpoint]
+        return run(*words, *flags, *model)
 
     return scored
 
 
-@pytest.mark.parametrize("errors", [0, 1])
+@pytest.mark.parametrize("errors", [0, 1, 1001])
 def test_a_line_with_an_error_has_an_exit_code_if_that_is_asked_for(scored, tmp_path, errors):
     code, out, err = scored(errors=errors)
     assert (code, out) == (0, "")
-    rows = f"3 rows in {tmp_path / 'out'}, {errors} with an error"
-    assert rows in " ".join(err.split())
-    assert scored("--strict", errors=errors)[0] == errors
+    assert err == f"tiedgpt: note: 2,345 rows in {tmp_path / 'out'}, {errors:,} with an error\n"
+    assert scored("--strict", errors=errors)[0] == min(errors, 1)
+
+
+def test_what_documents_are_scored_with(scored, tmp_path, untied):
+    """Another head, stride and scheduler, and the bytes of all files as the whole of the work."""
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"text": "abc"}\n')
+    flags = ("--stride", "7", "--head", "tied", "--scheduler", "tcp://a:1")
+    calls = []
+    assert scored(str(other), "-m", untied, *flags, calls=calls)[0] == 0
+    ((sources, out, model, settings, scheduler, add),) = calls
+    assert [source.file for source in sources] == [str(tmp_path / "in.jsonl"), str(other)]
+    assert (out, str(model), scheduler) == (tmp_path / "out", untied, "tcp://a:1")
+    assert (settings["head"], settings["stride"]) == ("tied", 7)
+    bar = add.__self__
+    assert (bar.total, bar.unit) == (31, "B")
 
 
 def test_documents_that_are_interrupted_say_how_to_go_on(scored, tmp_path):

@@ -47,16 +47,20 @@ def test_a_loss_needs_two_tokens(run, checkpoint, text, is_too_small):
     assert (report["loss"] is None) == is_too_small
 
 
-@pytest.mark.parametrize("columns", ["60", "200"])
+@pytest.mark.parametrize(
+    ("columns", "pieces"), [("60", [12] * 7 + [6]), ("200", [80, 10])], ids=["60", "200"]
+)
 def test_a_name_that_is_shorter_than_another_has_empty_cells_below_it(
-    run, save, monkeypatch, columns
+    run, save, tmp_path, monkeypatch, columns, pieces
 ):
+    """The pieces of a name have 12 columns at least."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", columns)
-    short, long = save("a", random_model(CONFIG)), save("b" * 90, random_model(CONFIG, seed=1))
-    out = output(run, "study", "-q", short, long)
+    save("a", random_model(CONFIG))
+    save("b" * 90, random_model(CONFIG, seed=1))
+    out = output(run, "study", "-q", "a", "b" * 90)
     assert "None" not in out
-    letters = re.findall(r"b{5,}", out)
-    assert sum(map(len, letters)) == 90, "the whole name is there, in pieces"
+    assert [len(letters) for letters in re.findall(r"b{5,}", out)] == pieces
 
 
 # The JSON
@@ -67,6 +71,8 @@ def test_study_json_says_what_was_studied(run, checkpoint, untied, tmp_path):
     corpus.write_text("abcé", encoding="utf-8")  # which is too small for most measurements
     document = answer(run, "study", "-q", untied, checkpoint, "--corpus", str(corpus))
     assert document["corpus"] == {"file": str(corpus), "bytes": 5, "min_count": 100}
+    of_stdin = answer(run, "study", "-q", checkpoint, "--corpus", "-", stdin=b"abc")
+    assert of_stdin["corpus"] == {"file": "-", "bytes": 3, "min_count": 100}
     first, second = document["models"]
     assert first["model"] == untied
     assert first["head"] == "untied"
@@ -75,6 +81,20 @@ def test_study_json_says_what_was_studied(run, checkpoint, untied, tmp_path):
     for report in document["models"]:
         parameters = tiedgpt.load_model(report["model"]).parameters
         assert report["parameters"] == sum(array.size for array in parameters.values())
+
+
+def test_models_of_one_vocabulary_share_the_tokens_of_a_text(run, checkpoint, untied, monkeypatch):
+    """To find them takes long in a long text."""
+    texts = []
+    encode = Tokenizer.encode
+
+    def recorded(tokenizer, text, **options):
+        texts.append(text)
+        return encode(tokenizer, text, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode", recorded)
+    study(run, checkpoint, untied, "--corpus", "-", stdin=b"abc")
+    assert texts == ["abc"]
 
 
 def test_study_json_is_the_reports(run, checkpoint, untied, text_file):
@@ -91,6 +111,13 @@ def test_study_json_is_the_reports(run, checkpoint, untied, text_file):
             name, model, corpus, other_W_E, lambda *_: ProgressBar("", 1, ""), str, start=eot_id
         )
     assert None not in study(run, untied, checkpoint)[0][0]["embeddings"].values()
+
+
+def test_a_bar_names_the_model_and_what_is_measured(run, checkpoint, monkeypatch):
+    bars = set()
+    monkeypatch.setattr(ProgressBar, "add", lambda bar, n: bars.add((bar.doing, bar.total)))
+    study(run, checkpoint)
+    assert bars == {(f"{checkpoint}: direct path", CONFIG.vocab_size)}
 
 
 def test_of_two_tied_models_the_first_is_compared(run, checkpoint, untied, save):
@@ -251,9 +278,10 @@ def test_study_of_different_vocabularies(run, checkpoint, save, text_file):
     config = replace(CONFIG.with_head("untied"), vocab_size=CONFIG.vocab_size + 1)
     other = save("other", random_model(config), Tokenizer([("a", "b")]))
     (report, other_report), err = study(run, checkpoint, other, "--corpus", text_file)
-    assert f"{checkpoint} and {other} have different vocabularies" in err
-    assert "do not compare their losses and other numbers per token" in err
-    assert err.count("\n") == 1
+    assert err == (
+        f"tiedgpt: note: {checkpoint} and {other} have different vocabularies: do not compare "
+        "their losses and other numbers per token; their embeddings are not compared\n"
+    )
     assert report["corpus"]["tokens"] == len(TEXT)
     assert other_report["corpus"]["tokens"] == len(TEXT) - TEXT.count("ab"), "ab is one token"
     assert other_report["embeddings"]["out_tied"] is None
@@ -265,7 +293,8 @@ def test_study_of_a_model_with_fewer_tokens_than_its_tokenizer(run, checkpoint, 
     """The text has letters whose ids the small model does not have."""
     small = save("small", random_model(replace(CONFIG, vocab_size=70)))  # with a warning
     (report, other_report), err = study(run, small, checkpoint, "--corpus", text_file)
-    assert f"{text_file} in the tokens of {small}: token id " in err
+    left_out = "token id .*; measurements on the corpus are left out\n"
+    assert re.search(f"{text_file} in the tokens of {small}: {left_out}", err)
     assert report["loss"] is None
     assert report["bigrams"] is None
     assert other_report["loss"]["own"] > 0
@@ -328,8 +357,10 @@ def test_study_of_a_text_with_too_few_frequent_tokens(run, checkpoint):
     """Averages over frequent tokens are left out if fewer than ten tokens are frequent."""
     code, out, err = run("study", checkpoint, "--corpus", "-", stdin=b"abc" * 1000)
     assert code == 0
-    note = "3 of the tokens of .* occur 100 times or more in it; expected at least 10"
-    assert re.search(note, err)
+    assert err == (
+        "tiedgpt: note: stdin is too small for the rows about frequent tokens: 3 of the tokens of "
+        f"{checkpoint} occur 100 times or more in it; expected at least 10\n"
+    )
     assert "All tokens, by A" in out
     assert "Frequent tokens, " not in out
     assert "mlp0" not in out
@@ -347,7 +378,13 @@ def test_study_of_a_model_with_a_context_of_one_token(run, save, text_file):
     one = save("one", random_model(replace(CONFIG, n_ctx=1)))
     (report,), err = study(run, one, "--corpus", text_file)
     assert report["loss"] is None
-    assert "has a context of one token: it has no loss" in err
+    assert err == f"tiedgpt: note: {one} has a context of one token: it has no loss\n"
+    two = save("two", random_model(replace(CONFIG, n_ctx=2)))
+    (report,), err = study(run, two, "--corpus", "-", stdin=b"abcdefghij" * 100)
+    assert report["loss"] is not None
+    assert report["corpus"]["frequent"] == 10, "which are enough"
+    assert report["bigrams"] is not None
+    assert err == ""
 
 
 def test_study_names_the_damaged_model(run, checkpoint, save, text_file):

@@ -13,6 +13,7 @@ import sys
 import time
 from copy import deepcopy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from support.terminal import CTRL_C, Terminal
 import tiedgpt
 from tiedgpt import cli
 from tiedgpt.checkpoints import safetensors
+from tiedgpt.cli.train import evaluation_line, stop_signals
 from tiedgpt.training import loop
 from tiedgpt.training.loop import Trainer
 from tiedgpt.training.saving import LOG, STATE
@@ -159,7 +161,10 @@ def test_stderr_has_a_line_for_each_evaluation_and_stdout_the_result(train, tmp_
     assert re.search(r", \S+ bits per byte, after step 6$", second)
 
 
-def test_json_of_a_text_from_stdin(train, tmp_path):
+def test_json_of_a_text_from_stdin(train, tmp_path, monkeypatch):
+    seconds = iter([100.0, 101.24])  # at the beginning and the end
+    clock = SimpleNamespace(monotonic=lambda: next(seconds))
+    monkeypatch.setattr("tiedgpt.cli.train.time", clock)
     code, out, _ = train(*SHORT, "--json", "--head", "untied", corpus="-", stdin=TEXT.encode())
     assert code == 0
     report = json.loads(out)
@@ -168,6 +173,7 @@ def test_json_of_a_text_from_stdin(train, tmp_path):
     assert report["parameters"] == 3112 + 8 * 270, "those of the tied model, and W_U [8, 270]"
     assert report["steps"] == 6
     assert report["best_step"] == 6
+    assert report["seconds"] == 1.2
     assert report["evaluations"] == evaluations(tmp_path / "model")
 
 
@@ -244,6 +250,17 @@ def test_the_bar_begins_at_what_is_done_and_each_evaluation_at_0(
     percents = [int(percent) for percent in re.findall(r"held out: (\d+)%", shown)]
     assert len(percents) > 1
     assert max(percents) == 100
+    assert re.search(r"\| 10/10 \[.* loss \d\.\d{3}, [\d,]+ tokens/s\]", shown)
+
+
+def test_the_line_of_an_evaluation():
+    """One is marked if an earlier one is better, and not if it is as good."""
+    evaluations = [{"step": 0, "val_loss": 2.0}, {"step": 12_345, "loss": 2.5, "val_loss": 2.0}]
+    trainer = SimpleNamespace(evaluations=evaluations)
+    line = "step 12,345: loss 2.5000, held out 2.0000 nats per token, 3.000 bits per byte"
+    assert evaluation_line(trainer, 1.5) == line
+    evaluations[0]["val_loss"] = 1.9999
+    assert evaluation_line(trainer, 1.5) == f"{line} (not the best)"
 
 
 @pytest.mark.parametrize(("lr", "has_note"), [("30", True), ("0.003", False)])
@@ -251,7 +268,10 @@ def test_a_note_says_that_a_training_has_not_lowered_the_loss(train, tmp_path, l
     code, out, err = train(*SHORT, "--lr", lr)
     assert code == 0
     assert out.endswith("after step 0\n") == has_note
-    note = f"has not lowered the held-out loss: {tmp_path / 'model'} holds the model before step 1"
+    note = (
+        f"training has not lowered the held-out loss: {tmp_path / 'model'} holds the model before "
+        f"step 1; try another --lr than {lr}\n"
+    )
     assert (note in err) == has_note
 
 
@@ -299,8 +319,12 @@ def test_the_vocabulary_of_a_new_model(train, tmp_path, vocab_size, tokens, end_
     code, out, err = train(*SHORT, "--vocab-size", str(vocab_size))
     assert code == 0
     assert f"{tokens} tokens\n" in out
-    note = "note: the vocabulary has 359 tokens, not 5000: in the text, no other two neighbouring"
+    note = (
+        "tiedgpt: note: the vocabulary has 359 tokens, not 5000: in the text, no other two "
+        "neighbouring tokens of a word occur twice\n"
+    )
     assert (note in err) == (tokens == 359)
+    assert ("the vocabulary has" in err) == (tokens == 359)
     config = tiedgpt.load_model(tmp_path / "model").config
     assert config.vocab_size == tokens
     assert config.bos_token_id == end_of_text
@@ -346,10 +370,11 @@ def test_an_output_matrix_starts_as_that_of_the_checkpoint(train, tmp_path, shor
     np.testing.assert_array_equal(after.W_U, before.W_U)
 
 
-def test_dropout(train, tmp_path):
-    assert train(*SHORT, "--dropout", "0.25")[0] == 0
+@pytest.mark.parametrize("rate", [0.25, 0])
+def test_dropout(train, tmp_path, rate):
+    assert train(*FLAGS, *WITHOUT_LEARNING, "--dropout", str(rate))[0] == 0
     config = tiedgpt.load_model(tmp_path / "model").config
-    assert (config.embd_pdrop, config.resid_pdrop, config.attn_pdrop) == (0.25, 0.25, 0)
+    assert (config.embd_pdrop, config.resid_pdrop, config.attn_pdrop) == (rate, rate, 0)
 
 
 def test_the_size_of_the_first_weights(train, tmp_path):
@@ -485,6 +510,20 @@ def test_a_signal_saves_and_the_run_can_go_on(
     assert contents(tmp_path / "model") == contents(short_run)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("interruptible")
+def test_the_first_signal_is_answered_at_once(number, capfd):
+    """Then both signals are again what they were before."""
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with stop_signals() as signals:
+        send(number)
+        after = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    assert signals == [number]
+    assert after == before
+    note = "tiedgpt: note: stopping after this step; again to stop at once"
+    assert capfd.readouterr().err == f"\n{note}\n"
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_the_command_that_goes_on_reads_stdin_if_the_first_one_did(run, tmp_path, at_step):
     at_step(1, lambda: send(signal.SIGTERM))
@@ -584,6 +623,9 @@ def test_what_cannot_be_resumed(resume, short_run, tmp_path):
     shutil.copytree(short_run, tmp_path / "model")
     other_text = TEXT.replace("often", "often ").encode()
     assert_one_error_line(resume(corpus="-", stdin=other_text), "trained on another text")
+    special_text = f"<|endoftext|>{TEXT}".encode()
+    hint = "the text holds <|endoftext|>; to read it as that token, add --allow-special\n"
+    assert_one_error_line(resume(corpus="-", stdin=special_text), hint)
     state = tmp_path / "model" / STATE
     state.write_bytes(state.read_bytes()[:-100])
     assert_one_error_line(resume(), f"{state}: damaged: truncated")

@@ -51,7 +51,7 @@ def test_what_the_copy_holds(run, tmp_path, head_of_config, model, words, expect
     copy = tmp_path / "copy"
     result = run(*words, str(source), str(copy))
     if isinstance(expected, str):
-        assert_one_error_line(result, expected)
+        assert_one_error_line(result, f"{source} is {expected}\n")
         assert not copy.exists()
     else:
         code, out, err = result
@@ -59,6 +59,20 @@ def test_what_the_copy_holds(run, tmp_path, head_of_config, model, words, expect
         assert f"wrote {copy}: {expected.config.head}" in err
         assert_same(load_model(copy), expected)
     assert {path.name: path.read_bytes() for path in source.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("head_of_config", "model", "said"),
+    [
+        ("tied", UNTIED, "says tied, but the file has a W_U that is not wte.T: it is kept"),
+        ("untied", TIED, "says untied, but there is no W_U: it begins with wte.T"),
+    ],
+)
+def test_a_note_says_what_becomes_of_a_contradiction(run, tmp_path, head_of_config, model, said):
+    config = SMALL.with_head(head_of_config)
+    source = write_tensors(tmp_path / "source", model.parameters, config)
+    _, _, err = run("untie", str(source), str(tmp_path / "copy"))
+    assert err.startswith(f"tiedgpt: note: config.json of {source} {said}\n")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +158,15 @@ def test_a_copy_of_a_model_with_nan_is_not_written(run, save, tmp_path, words):
         result = run(*words, damaged, str(tmp_path / "copy"))
     assert_one_error_line(result, "checkpoint is damaged")
     assert not (tmp_path / "copy").exists()
+
+
+def test_weights_that_are_too_large_are_no_warning_of_numpy(run, save, tmp_path):
+    model = random_model(CONFIG)
+    model.parameters["wte.weight"][:] = 3e38
+    copy = tmp_path / "copy"
+    result = run("untie", save("large", model), str(copy))
+    assert_one_error_line(result, "the model's logits are not finite numbers")
+    assert not copy.exists()
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ def write_texts(folder: Path) -> None:
     (folder / "special.txt").write_text("a<|endoftext|>b")
     (folder / "latin-1.txt").write_bytes(b"ab\xffcd")
     (folder / "empty.txt").write_text("")
+    (folder / "ids.txt").write_text(" [ 51,\n78\t257 ]\n")
     rows = [json.dumps({"text": "To be"}), json.dumps({"text": ""}), "{"]
     (folder / "rows.jsonl").write_text("\n".join(rows) + "\n")
 
@@ -190,7 +191,10 @@ def weights_read(monkeypatch) -> list[str]:
 
 
 def test_the_commands_print_what_the_transcript_says(folder, weights_read, request):
-    """A refusal writes nothing. The weights of `tied`, which are right, are not read for it."""
+    """A refusal writes nothing. The weights of `tied`, which are right, are not read for it.
+
+    For both heads, they are read once.
+    """
     old = TRANSCRIPT.read_text(encoding="utf-8")
     new = []
     for block in re.split(r"^(?=# |\$ )", old, flags=re.MULTILINE):
@@ -209,6 +213,8 @@ def test_the_commands_print_what_the_transcript_says(folder, weights_read, reque
                 assert paths_in(folder) == files, line
                 reads_first = line.startswith((f"{PROMPT}compare", f"{PROMPT}train"))
                 assert reads_first or "tied" not in weights_read, line
+            if "--head both" in line:
+                assert len(weights_read) == 1, f"{line}: both heads are of one reading"
             new.append(f"{line}\n{printed}\n")
     text = "".join(new)
     if sys.version_info >= NEWER:
