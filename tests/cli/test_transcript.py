@@ -28,6 +28,7 @@ from support.models import CONFIG, random_model
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli, documents
 from tiedgpt.checkpoints import Opened
+from tiedgpt.training import start
 
 TRANSCRIPT = Path(__file__).parent / "transcript.txt"
 NEWER = (3, 13)  # the first version of Python whose argparse words help pages differently
@@ -52,6 +53,8 @@ def folder(no_models, monkeypatch) -> Path:
     monkeypatch.setitem(documents.LOCAL_CLUSTER, "processes", False)
     monkeypatch.delitem(documents.LOCAL_CLUSTER, "host")
     monkeypatch.setattr(documents, "single_thread", lambda: None)
+    # Each thread draws its dropout, so the losses depend on their number.
+    monkeypatch.setattr(start, "training_threads", lambda n_embd: 2)
     (folder / "weights").symlink_to(WEIGHTS)
     write_models(folder)
     write_damaged_models(folder)
