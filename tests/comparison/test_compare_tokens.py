@@ -293,7 +293,7 @@ def other_tokens(model, n, **steps):
             {"positions": lambda T: np.arange(T) + 1}, "counts positions from 1", marks=SLOW
         ),
         # These see later tokens, so that each token needs a pass of its own.
-        ({"pattern": softmax}, "has no causal mask"),
+        pytest.param({"pattern": softmax}, "has no causal mask", marks=SLOW),
         pytest.param(
             {"pattern": lambda s: softmax(np.where(is_later(s, by=2), -np.inf, s))},
             "a token sees the next one",
