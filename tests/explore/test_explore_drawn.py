@@ -115,7 +115,7 @@ def model(name, heads, paths, **sizes):
 
 PATHS = ["raw", "normed", "mlp0", "model"]
 OF_A = {"n_ctx": 8, "n_embd": 2, "n_layer": 2, "n_head": 2, "vocab_size": 5000, "parameters": 999}
-OF_B = {"n_ctx": 6, "n_embd": 3, "n_layer": 11, "n_head": 9, "vocab_size": 12000}
+OF_B = {"n_ctx": 6, "n_embd": 3, "n_layer": 11, "n_head": 11, "vocab_size": 12000}
 SOURCE = {"file": "f.py", "line": 9, "text": 'if x:  # "a"\n    parameters["wte.weight"].T + "b"'}
 START = {
     "models": [
@@ -147,8 +147,9 @@ def parts(removed, n_layer, n_head, **_):
 
 
 def patterns(heads):
-    """The weight of the second token for itself counts the heads, in hundredths."""
-    weights = [[[1, 0, 0], [1 - n / 100, n / 100, 0], [0.001, 0.004, 0.995]] for n in range(heads)]
+    """The weight of the second token for itself counts the heads, in fiftieths."""
+    shares = [n % 50 / 50 for n in range(heads)]
+    weights = [[[1, 0, 0], [1 - x, x, 0], [0.001, 0.004, 0.995]] for x in shares]
     return {"patterns": floats(weights)}
 
 
@@ -197,10 +198,17 @@ def lab():
         chromium.close()
 
 
-# As Back and Forward do.
-GO = """address => {
+# Go to an address as Back and Forward do, and wait until its panel is drawn: it is drawn once more,
+# after what is being drawn.
+GO = """async address => {
     history.pushState(null, "", address)
     dispatchEvent(new PopStateEvent("popstate", {state: null}))
+    const nextFrame = () => new Promise(requestAnimationFrame)
+    await nextFrame()
+    await nextFrame() // the page knows that the panel is in view
+    const {changed, drawVisible, state} = await import("./state.js")
+    changed(null, state.panel === "switch" ? "next" : state.panel)
+    await drawVisible()
 }"""
 
 
@@ -287,6 +295,16 @@ def test_what_a_click_asks_and_writes_into_the_address(lab):
     other = "#parts .which button >> nth=1"
     query = "?side=1&head=1&removed=mlp.0"
     click("#parts?head=1&removed=mlp.0", other, "parts", query, **of_b)
+
+
+def test_a_head_that_is_chosen_is_in_the_answer_already(lab):
+    go(lab, "#attention")
+    asked = []
+    lab.on("request", lambda request: asked.append(request.url))
+    lab.click("#heads button >> nth=1")
+    expect(lab.locator("#attnbox h3")).to_have_text("block 0, head 1")
+    expect(lab).to_have_url(re.compile(r"\?layer=0&head=1$"))
+    assert URL + "attention" not in asked
 
 
 def test_what_an_address_asks(lab):
