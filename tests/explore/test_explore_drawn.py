@@ -43,7 +43,7 @@ ROWS = [
         token(9, "", 0, 0, -0.001),
         token(3, " to", 0.0004, 0, -9),
     ],
-    [token(5, "a\tb\rc", 0.0996, 0.3), token(7, "?", 0.0994, 0.2)],
+    [token(5, "a\tb\rc", 0.0996, 0.3), token(7, "?", 0.0994, 0.2), token(1, "\n", 0.05)],
 ]
 TEXT = {
     "counts": [[1, 7, 3], [1234, 0, 5], [0, 9, 2]],
@@ -151,7 +151,7 @@ def answer(question, text="", removed=(), side=0, **_):
     model = START["models"][side]
     answers = {
         "start": START,
-        "next": {**PROMPT, "rows": ROWS[side], "kept": [1500, 12000][side]}
+        "next": {**PROMPT, "rows": ROWS[side], "kept": [1500, 9000][side]}
         | {"kept_probability": 0.83},
         "path": {"tokens": SHOWN, "text": None if text == "no corpus" else TEXT, **SCORES[side]},
         "symmetry": SYMMETRY[side],
