@@ -173,7 +173,10 @@ def lab():
         name = route.request.url.removeprefix(URL)
         if route.request.method == "GET":
             return route.fulfill(path=PAGE / ("page.html" if name == "lab" else name))
-        lines = answer(name, **route.request.post_data_json)
+        try:
+            lines = answer(name, **route.request.post_data_json)
+        except LookupError:  # there is no such question or model
+            return route.abort()
         return route.fulfill(body="\n".join(map(json.dumps, lines)))
 
     with sync_playwright() as playwright:
