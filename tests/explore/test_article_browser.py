@@ -278,7 +278,7 @@ def test_an_arrow_is_moved_by_keys(open_article):
     expect(pairs).to_have_text(rows, use_inner_text=True)
     assert page.inner_text("#tied-nats") == "0.53"
     assert press(Right=2, Down=4) == "1.05 to the right, 0.45 up"
-    assert press(Down=50) == "1.05 to the right, \u22121.85 up"  # it stays in the picture
+    assert press(Right=20) == "1.85 to the right, 0.45 up"  # it stays in the picture
     rows = ["New York 1.33 ≠ \u22121.13 York New", "York City \u22120.23 ≠ \u22120.87 City York"]
     rows.append("City New 0.29 ≠ \u22121.45 New City")
     expect(page.locator("#untied-pairs tbody tr")).to_have_text(rows, use_inner_text=True)
