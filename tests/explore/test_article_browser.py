@@ -1,5 +1,7 @@
 """The article in Chromium: opened from a file, read, typed into, dragged, printed."""
 
+import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -8,6 +10,8 @@ import pytest
 from page.article import article_page
 from page.pictures import PRIME
 from support.browser import BROWSER, Axe, expect, sync_playwright
+
+import tiedgpt
 
 pytestmark = BROWSER
 
@@ -206,8 +210,78 @@ def test_the_switch_changes_the_model_of_the_third_list(open_article):
     page.locator("#through button", has_text="untied").click()
     untied = page.inner_text("#through ol")
     assert untied != tied
+    expect(page.locator("#through.untied [aria-pressed=true]")).to_have_text("untied")
     page.locator("#through button", has_text=re.compile("^tied")).click()
     assert page.inner_text("#through ol") == tied
+    assert tied == page.inner_text(".stops [data-words='tied.mlp0']")
+    expect(page.locator("#through.tied [aria-pressed=true]")).to_have_text("tied")
+
+
+def test_what_is_said_and_drawn_of_a_word(open_article):
+    page = open_article()
+    ask(page, "lord")
+    expect(page.locator("#followers")).to_have_text(
+        "In the text “lord” occurs 462 times. Most often it is followed by "
+        "“,” (202), “.” (77), “;” (41)."
+    )
+    expect(page.locator("#row-of-word")).to_have_text(
+        "The ring is your word. After “lord” the text leaves 8.3 tokens open, "
+        "the untied table 8.2, the tied table 1.0."
+    )
+    untied, tied, through = page.locator("#question [data-words]").all()
+    for items, texts in (
+        (untied, ["! ✓ 33 %", ": ✓ 23 %", ", ✓ 18 %"]),
+        (tied, ["lord 100 %", "lords <0.1 %", "queen <0.1 %"]),
+        (through, [", ✓ 40 %", ". ✓ 19 %", "; ✓ 13 %"]),
+    ):
+        expect(items.locator("li")).to_have_text(texts, use_inner_text=True)
+    widths = [float(rect.get_attribute("width")) for rect in untied.locator("rect").all()]
+    assert widths == pytest.approx([33, 23, 18], abs=0.5)
+    rows = json.loads(page.locator("#figures").text_content())["rows"]
+    (lord,) = tiedgpt.load_tokenizer("shakespeare-tied").encode(" lord")
+    number = rows["ids"].index(lord)
+    for head in ("untied", "tied"):
+        panel = page.locator(f"svg.rows[data-head={head}]")
+        axes = panel.locator(".axes").get_attribute("data-axes")
+        left, right, top, bottom, most = map(float, axes.split())
+        across, up = (math.log(rows[kind][number], most) for kind in ("text", head))
+        ring = panel.locator(".yours")
+        assert float(ring.get_attribute("cx")) == pytest.approx(left + (right - left) * across)
+        assert float(ring.get_attribute("cy")) == pytest.approx(bottom - (bottom - top) * up)
+    ask(page, "my lord, I will not be the king of France")
+    expect(page.locator(".reading").first).to_have_text(
+        "These are 13 tokens: … “king” “of” “F” “-r” “-ance”. A table sees one: the last, “-ance”."
+    )
+    expect(page.locator("#row-of-word")).to_contain_text("the text leaves 27 tokens open")
+    ask(page, "Q")
+    rare = "“Q” occurs fewer than 100 times in the text, so it has no dot."
+    expect(page.locator("#row-of-word")).to_have_text(rare)
+    expect(page.locator("svg.rows .yours")).to_have_count(0)
+
+
+def test_an_arrow_is_moved_by_keys(open_article):
+    page = open_article()
+    handle = page.locator("#tied-plane circle[tabindex]").first
+
+    def press(**keys):
+        for key, times in keys.items():
+            for _ in range(times):
+                handle.press(f"Arrow{key}")
+        return handle.get_attribute("aria-valuetext")
+
+    assert press() == "1.00 to the right, 0.50 up"
+    assert press(Left=1, Up=3) == "0.95 to the right, 0.65 up"
+    assert handle.get_attribute("aria-valuenow") == "0.95"
+    pairs = page.locator("#tied-pairs tbody tr")
+    rows = ["New York 1.35 = 1.35 York New", "York City 1.32 = 1.32 City York"]
+    rows.append("City New 1.07 = 1.07 New City")
+    expect(pairs).to_have_text(rows, use_inner_text=True)
+    assert page.inner_text("#tied-nats") == "0.53"
+    assert press(Right=2, Down=4) == "1.05 to the right, 0.45 up"
+    assert press(Right=20) == "1.85 to the right, 0.45 up"  # it stays in the picture
+    rows = ["New York 1.33 ≠ \u22121.13 York New", "York City \u22120.23 ≠ \u22120.87 City York"]
+    rows.append("City New 0.29 ≠ \u22121.45 New City")
+    expect(page.locator("#untied-pairs tbody tr")).to_have_text(rows, use_inner_text=True)
 
 
 @pytest.mark.parametrize(

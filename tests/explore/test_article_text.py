@@ -338,6 +338,7 @@ def test_the_calculator_reads_numbers():
             "a second table would be 43.6 % of the untied one. It is not the untied",
         ),
         ((50_257, 768, 1e6), "One table of 38.6M numbers is more"),
+        ((1, 1, 1e15), "1 numbers. If yours is the tied model"),
         ((1e8, 1e7, 1e16), "Three numbers"),
         ((1e308, 1e308, 7e9), "Three numbers"),
         ((0.1, 0.1, 1), "Three numbers"),
