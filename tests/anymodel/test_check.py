@@ -1343,9 +1343,9 @@ def test_the_code_of_a_model_is_not_looked_at(tmp_path, run):
     path = write(tmp_path / "model", {**CONFIG, FLAG: True}, STORED["embedding"])
     assert "auto_map" not in output(run, "check", path)
     path = write(tmp_path / "model", {**CONFIG, FLAG: True, "auto_map": {}}, STORED["embedding"])
-    assert "Not looked at: the code that auto_map in config.json names" in output(
-        run, "check", path
-    )
+    code = "the code that auto_map in config.json names"
+    assert f"Not looked at: {code}" in output(run, "check", path)
+    assert report_of(path)["not_looked_at"] == f"{code}; {ties.REST_OF_FILES}"
 
 
 def test_biases_that_a_file_of_nano_gpt_does_not_have_are_not_counted(tmp_path):

@@ -209,9 +209,10 @@ def test_a_prompt_may_have_a_special_token(judged):
 
 
 def test_a_token_that_pads_the_vocabulary_has_no_text():
-    departure = {"place": 0, "token": 300, "ours": 64}
-    (row,) = compare.with_texts({"departures": [departure]}, TOKENIZER)["departures"]
-    assert (row["token_text"], row["ours_text"]) == (None, "a")
+    departures = [{"place": 0, "token": 300, "ours": 64}, {"place": 1, "token": 65, "ours": 64}]
+    padding, b = compare.with_texts({"departures": departures}, TOKENIZER)["departures"]
+    assert (padding["token_text"], padding["ours_text"]) == (None, "a")
+    assert (b["token_text"], b["ours_text"]) == ("b", "a")
 
 
 def test_tokens_that_look_drawn_are_judged_if_the_file_says_greedy(judged):

@@ -148,6 +148,11 @@ def test_a_field_that_says_what_every_gpt2_does_changes_nothing(fields):
             id="two-names-that-differ",
         ),
         pytest.param(
+            {"num_hidden_layers": 4},
+            "num_hidden_layers is 4 but n_layer, its other name, is 12",
+            id="the-last-two-names",
+        ),
+        pytest.param(
             {"add_cross_attention": True},
             "add_cross_attention is True, which is another model",
             id="cross-attention",

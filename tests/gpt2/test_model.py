@@ -301,6 +301,11 @@ NOT_EDITS = [
         id="list",
     ),
     pytest.param(
+        {"mlp.0.out": np.zeros_like, "mlp.7.out": np.zeros_like},
+        r"'mlp\.7\.out' is not an activation of this model; the nearest",
+        id="second-unknown-name",
+    ),
+    pytest.param(
         {"attn.7.out": np.zeros_like},
         r"'attn\.7\.out' is not an activation of this model; the nearest",
         id="unknown-name",

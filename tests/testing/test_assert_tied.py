@@ -792,7 +792,12 @@ def test_a_batch_that_the_module_cannot_read(tied, batch):
 
 @pytest.mark.parametrize("make", [tuple, list, lambda ids: {"ids": ids[0]}])
 def test_the_arguments_of_a_module(torch, tied, make):
-    assert_tied(tied, batch=make([torch.tensor([[1, 2, 3]])]))
+    seen = []
+    tied.wte.register_forward_hook(lambda module, given, output: seen.append(given[0].tolist()))
+    batch = make([torch.tensor([[1, 2, 3]])])
+    assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.1), batch=batch)
+    assert all(ids == [[1, 2, 3]] for ids in seen)
+    assert len(seen) > 1, "in the step of the optimizer, too"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
