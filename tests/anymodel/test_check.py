@@ -1978,10 +1978,17 @@ def test_params_names_the_shape_that_config_json_contradicts(tmp_path, run):
     assert_one_error_line(run("params", path), sentence)
 
 
-def test_a_flag_that_is_neither_true_nor_false_is_refused_with_the_models_name(tmp_path, run):
-    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, FLAG: "true"}))
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [({FLAG: "true"}, "'true'"), ({FLAG: True, "text_config": {FLAG: 0}}, "0")],
+    ids=["at the top", "in a part"],
+)
+def test_a_flag_that_is_neither_true_nor_false_is_refused_with_the_models_name(
+    tmp_path, run, flags, shown
+):
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **flags}))
     message = (
-        f"{tmp_path}: {FLAG} in config.json must be true or false, got 'true': how programs read "
+        f"{tmp_path}: {FLAG} in config.json must be true or false, got {shown}: how programs read "
         "this was not measured\n"
     )
     assert_one_error_line(run("check", str(tmp_path)), message)

@@ -91,6 +91,12 @@ def test_two_heads_are_both_named():
     assert (found.stored, found.state_if_equal) == ([], None)
 
 
+def test_which_of_four_matrices_are_stored():
+    """An encoder and a decoder have an embedding each, beside the shared one."""
+    found = matrices.Matrices([tensor(E, V, D), None, None, tensor(f"decoder.{E}", V, D)])
+    assert found.state_if_equal == "a..a"
+
+
 def test_without_sizes_in_config_json_the_embedding_has_the_shape():
     others = tensor("unembed.weight", V, D), tensor("more.weight", D, D)
     for known in (None, LLAMA):

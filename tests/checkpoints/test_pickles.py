@@ -962,7 +962,13 @@ def test_a_long_list_of_files_is_not_read(read, monkeypatch):
 
 
 # Places in the last entry of the list of files, which is that of m/data/0 -> another value
-LIST = {"header": (42, 2**31), "sizes": (20, 2**31), "encrypted": (8, 1), "method": (10, 99)}
+LIST = {
+    "header": (42, 2**31),
+    "sizes": (20, 2**31),
+    "encrypted": (8, 1),
+    "encrypted, with a name in UTF-8": (8, 0x801),
+    "method": (10, 99),
+}
 
 
 @pytest.mark.parametrize("place", LIST)
@@ -970,7 +976,7 @@ def test_a_list_of_files_that_is_damaged(read, place):
     content = bytearray(edit_archive(lambda files: files.items()))
     offset, value = LIST[place]
     start = content.rindex(b"PK\1\2") + offset
-    size = 2 if place in ("encrypted", "method") else 4
+    size = 4 if place in ("header", "sizes") else 2
     content[start : start + size] = value.to_bytes(size, "little")
     if place == "sizes":
         content[start + 4 : start + 8] = value.to_bytes(4, "little")
