@@ -131,6 +131,9 @@ def test_the_streams_follow_the_word(open_article):
     ask(page, "RICHARD")
     for last in (tied.last, untied.last):
         expect(last.locator("b").first).to_have_text("III")
+    # Of a text that is longer than the context, the last tokens are read. The letter has three.
+    ask(page, "\u8a9e" * 60 + " lord")
+    expect(tied.first.locator("b").first).to_have_text("lord")
 
 
 SMALL_PHONE = {"viewport": {"width": 412, "height": 540}, "has_touch": True, "is_mobile": True}

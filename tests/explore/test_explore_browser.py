@@ -720,7 +720,11 @@ def test_back_and_forward(open_page, server):
     page.evaluate(
         """async () => {
             const nextFrame = () => new Promise(requestAnimationFrame);
-            const current = () => document.querySelector("nav a[aria-current=true]").hash;
+            const current = () => {
+                const marked = document.querySelectorAll("nav a[aria-current=true]");
+                if (marked.length !== 1) throw Error(`the menu marks ${marked.length} panels`);
+                return marked[0].hash;
+            };
             await nextFrame();
             await nextFrame();
             dispatchEvent(new Event("pointerdown"));
