@@ -259,6 +259,12 @@ def test_how_much_of_a_stop_text_may_have_begun(text, stop, length):
     assert overlap(text, stop) == length
 
 
+def test_the_step_that_completes_a_text_is_told_and_none_after_it():
+    sample = TextSample(TOKENIZER, [], (EOT,))
+    texts = [sample.text for _ in grow([sample], iter([[64], [65], [EOT], [66]]))]
+    assert texts == ["a", "ab", "ab"]
+
+
 @pytest.mark.parametrize(("tokens", "stop", "texts", "reason"), GROWING)
 def test_text_grows_as_soon_as_it_is_certain(tokens, stop, texts, reason):
     sample = TextSample(TOKENIZER, stop, (EOT,))

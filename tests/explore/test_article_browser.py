@@ -282,6 +282,9 @@ def test_an_arrow_is_moved_by_keys(open_article):
     assert page.inner_text("#tied-nats") == "0.53"
     assert press(Right=2, Down=4) == "1.05 to the right, 0.45 up"
     assert press(Right=20) == "1.85 to the right, 0.45 up"  # it stays in the picture
+    # Moved and moved back, so that the script writes the rows of the page anew.
+    handle = page.locator("#untied-plane circle[tabindex]").first
+    assert press() == press(Up=1, Down=1)
     rows = ["New York 1.33 ≠ \u22121.13 York New", "York City \u22120.23 ≠ \u22120.87 City York"]
     rows.append("City New 0.29 ≠ \u22121.45 New City")
     expect(page.locator("#untied-pairs tbody tr")).to_have_text(rows, use_inner_text=True)

@@ -341,7 +341,8 @@ def test_a_second_name_of_the_head_that_is_alone():
 OTHER_NAMES = (
     *("vocab_projector.weight", "generator_lm_head.weight", "pred_layer.proj.weight"),
     *("output_layer.weight", "transformer.ff_out.weight", "lm_head.base_layer.weight"),
-    *("lm_head.modules_to_save.default.weight", "lm_head.token_adapter.base_layer.weight"),
+    *("lm_head.modules_to_save.default.weight", "lm_head.modules_to_save.mine.weight"),
+    "lm_head.token_adapter.base_layer.weight",
     *("lm_head._fsdp_wrapped_module.weight", "mine.output_layer.weight", "mine.ff_out.weight"),
     *("lm_head._orig_mod.weight", "lm_head._checkpoint_wrapped_module.weight"),
     "module.vocab_projector._orig_mod.weight",
