@@ -21,6 +21,7 @@ H = "lm_head.weight"
 LLAMA = kinds.read_class("llama", "LlamaForCausalLM")
 T5 = kinds.read_class("t5", "T5ForConditionalGeneration")
 BERT = kinds.read_class("bert", "BertForMaskedLM")
+ALBERT = kinds.read_class("albert", "AlbertForMaskedLM")
 SIZES = {"vocab_size": V, "hidden_size": D}
 
 
@@ -45,6 +46,7 @@ def named(*tensors):
         (tensor(H, V + 1, D), False, True),  # it may be padded
         (tensor(H, V - 1, D), False, False),
         (tensor("unembed.weight", V, D), False, True),
+        (tensor("unembed", V, D), False, True),
         (tensor("unembed.weight", D, V + 1), False, True),
         (tensor("unembed.weight", V - 1, D), False, False),
         (tensor("unembed.weight", V, 1), False, False),
@@ -561,6 +563,15 @@ def test_a_second_bias_is_written_only_if_it_is_missing():
         assert (f'tensors["{second}"]' in flag["python"]) == is_written
 
 
+@pytest.mark.parametrize("state", [".a", "a."])
+def test_no_second_bias_is_written_where_the_flag_stays(state):
+    """The matrix is renamed or copied, and the model stays tied, with one bias."""
+    bias = "predictions.bias"
+    remedies = mends_of(ALBERT, {ties.FLAG: True}, state, bias)
+    [same_flag] = [mend for mend in remedies if not mend["flags"] and mend["python"]]
+    assert "decoder.bias" not in same_flag["python"]
+
+
 def test_a_tie_is_no_remedy_if_the_embedding_or_the_head_was_lost():
     """An encoder and a decoder need no copies of their own."""
     lost = "unless the other matrix was lost"
@@ -772,6 +783,7 @@ def test_who_loses_what_agrees_with_its_verb():
     ("config", "names", "is_by_rule"),
     [
         ({"architectures": ["MineForCausalLM"]}, [E, H], True),
+        ({"architectures": ["MineForCausalLM"]}, [E], True),
         ({"architectures": ["MineForCausalLM"]}, [E, "mine.lm_head.weight"], False),
         ({"architectures": ["MineModel"]}, [E, H], False),
         *(({name: True}, [E, H], False) for name in ("tie_it", "tied", "share_it", "shared")),
