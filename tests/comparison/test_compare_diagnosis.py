@@ -54,6 +54,7 @@ def test_nan_alone_is_explained_with_a_perhaps():
     assert report.note == "to find where it begins, give resid_post.0 to resid_post.1, too"
 
 
+@SLOW
 def test_inf_is_not_explained():
     ids = some_ids(TWO_LAYERS, B=1, T=5)
     report = compare(TWO_LAYERS, np.full((1, 5, 211), np.inf), ids)
@@ -702,6 +703,7 @@ def test_a_pass_ends_with_the_activation_that_is_asked_for(last):
         np.testing.assert_array_equal(found[last], right[last])
 
 
+@SLOW
 def test_the_trials_do_not_change_the_model():
     ids = some_ids(TWO_LAYERS, B=1, T=9)
     logits_before = TWO_LAYERS(ids)

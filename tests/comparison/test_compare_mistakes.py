@@ -123,7 +123,7 @@ CHANGE_LOGITS = [case for case in WRONG_GPT2S if "the bias of the keys" not in i
 @pytest.mark.parametrize(
     "wrong_gpt2",
     [
-        case if n % 45 == 0 else pytest.param(case, marks=SLOW)
+        case if n % 60 == 0 else pytest.param(case, marks=SLOW)
         for n, case in enumerate(CHANGE_LOGITS)
     ],
     ids=id_of,

@@ -1257,6 +1257,7 @@ def test_a_text_with_a_wrong_word_is_a_defect(run, tmp_path):
     assert report["departures"][0]["ours_text"] == " tell"
 
 
+@SLOW
 def test_mistakes_that_give_the_tokens_are_alternatives(run, tmp_path):
     """relu gives other tokens, and so do others: it is one of them."""
     prompt, tokens = other_tokens(SHAKESPEARE, 1, gelu=lambda x, layer: np.maximum(x, 0))
