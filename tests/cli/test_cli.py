@@ -25,7 +25,7 @@ from support.commands import answer, assert_one_error_line, command, output
 from support.models import CONFIG, random_model
 
 import tiedgpt
-from tiedgpt import TiedGPTError, Tokenizer, __main__, cli
+from tiedgpt import TiedGPTError, Tokenizer, cli
 from tiedgpt.cli import options
 from tiedgpt.cli.output import (
     ProgressBar,
@@ -575,40 +575,6 @@ def test_streams_that_are_not_needed_may_be_closed(checkpoint, line):
 
 
 # Ctrl-C
-
-
-@pytest.mark.parametrize("is_ignored", [False, True])
-def test_what_ctrl_c_does_before_and_after_a_command(monkeypatch, is_ignored):
-    """Before it, it ends the process at once; after it, it does not change the exit code.
-
-    A command that was started so that it ignores Ctrl-C always ignores it.
-    """
-    during = []
-
-    def main_of_cli():
-        during.append(signal.getsignal(signal.SIGINT))
-        return 7
-
-    monkeypatch.setattr(cli, "main", main_of_cli)
-    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
-    usual = signal.signal(
-        signal.SIGINT, signal.SIG_IGN if is_ignored else signal.default_int_handler
-    )
-    try:
-        code = __main__.main()
-        after = signal.getsignal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, usual)
-    assert code == 7
-    assert during == [signal.SIG_IGN if is_ignored else signal.SIG_DFL]
-    assert after == signal.SIG_IGN
-    assert os.environ.pop("OPENBLAS_THREAD_TIMEOUT") == "14"
-
-
-def test_the_user_s_own_time_for_the_threads_of_blas_stays(monkeypatch):
-    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "3")
-    __main__.tune()
-    assert os.environ["OPENBLAS_THREAD_TIMEOUT"] == "3"
 
 
 # The first program imports a module that Ctrl-C interrupts, with an import that turns
