@@ -5,7 +5,7 @@ The command line prints an error as one line and exits with code 2.
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -153,6 +153,15 @@ def counted(count: int, thing: str) -> str:
     ('1 layer', '1,024 tokens')
     """
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def shape_in_words(shape: Sequence[int]) -> str:
+    """The shape of an array, for a message.
+
+    >>> shape_in_words((50257, 768)), shape_in_words(())
+    ('50,257 x 768', 'one number')
+    """
+    return " x ".join(f"{size:,}" for size in shape) or "one number"
 
 
 def check_file_name(path: str | Path) -> None:

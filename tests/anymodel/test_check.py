@@ -763,7 +763,7 @@ def test_a_bias_of_the_head_with_another_length_is_not_known(
     else:
         matrix = head if has_head else embedding
         assert (report["verdict"], report["transformers"]) == ("not known", None)
-        assert report["not_measured"] == f"{name} has 39 numbers, and {matrix} has 40 rows"
+        assert report["not_measured"] == f"the shape of {name} is 39, and {matrix} has 40 rows"
 
 
 def test_the_tie_of_the_version_that_ties_is_counted(tmp_path):

@@ -798,9 +798,9 @@ def test_what_is_read_by_the_flag(config, names, is_by_rule):
 def test_the_bias_beside_a_head_by_another_name_has_its_rows():
     head, bias = tensor(f"model.{H}", 1000, D), "model.lm_head.bias"
     found = matrices.Matrices([tensor(E, 1000, D), head], name_set=2)
-    for shape, said in (((1234,), "1,234"), ((V, 2), "40 x 2"), ((), "1")):
+    for shape, said in (((1234,), "1,234"), ((V, 2), "40 x 2"), ((), "one number")):
         model = SimpleNamespace(stored=named(tensor(bias, *shape)))
-        sentence = f"{bias} has {said} numbers, and {head.name} has 1,000 rows"
+        sentence = f"the shape of {bias} is {said}, and {head.name} has 1,000 rows"
         assert ties.file_not_measured(model, LLAMA, found, name_set=2) == sentence
     model = SimpleNamespace(stored=named(tensor(bias, 1000)))
     assert ties.file_not_measured(model, LLAMA, found, name_set=2) is None

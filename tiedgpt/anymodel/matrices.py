@@ -15,7 +15,7 @@ from typing import Any
 
 from ..checkpoints.names import EMBEDDINGS, HEADS, IN_A_LAYER, OTHER_TABLE
 from ..checkpoints.tensors import FLOATS, Tensor
-from ..errors import Range, short_repr
+from ..errors import Range, shape_in_words, short_repr
 from .headers import AnyModel
 from .kinds import ModelClass, fields_at, pattern, value_at
 
@@ -168,7 +168,7 @@ def describe_misfit(
 
     places: where config.json has V and D, such as "vocab_size"; None where that was not measured.
     """
-    shape = " x ".join(f"{size:,}" for size in matrix.shape) or "one number"
+    shape = shape_in_words(matrix.shape)
     if len(matrix.shape) != 2 or prod(matrix.shape) == 0:
         return f"the shape of {matrix.name} is {shape}, not that of a matrix [V, D]"
     usual = matrix_shape(config) or (None, None)  # V and D at the usual places of config.json

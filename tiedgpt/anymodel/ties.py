@@ -22,7 +22,7 @@ from ..checkpoints.json_files import CONFIG
 from ..checkpoints.model_names import INDEX
 from ..checkpoints.opened import Opened
 from ..checkpoints.tensors import Tensor
-from ..errors import CheckpointError, short_repr
+from ..errors import CheckpointError, shape_in_words, short_repr
 from .adapters import adapter_not_measured, adapter_report
 from .counting import count_from_config, count_stored
 from .headers import AnyModel
@@ -470,8 +470,8 @@ def file_not_measured(
     for name in (f"{module}.bias", f"{module.rpartition('.')[0]}.bias"):
         bias = model.stored.get(name)
         if bias is not None and bias.shape != matrix.shape[:1]:
-            length = " x ".join(f"{size:,}" for size in bias.shape) or "1"
-            return f"{name} has {length} numbers, and {matrix.name} has {matrix.shape[0]:,} rows"
+            shape = shape_in_words(bias.shape)
+            return f"the shape of {name} is {shape}, and {matrix.name} has {matrix.shape[0]:,} rows"
     return None
 
 

@@ -9,7 +9,14 @@ from ..anymodel.headers import HubModel, open_any
 from ..anymodel.ties import Report, size_report, tie_report
 from ..checkpoints import Opened
 from ..checkpoints.model_names import DEFAULT_MODEL, known_config
-from ..errors import ArgumentError, CheckpointError, TiedGPTError, counted, one_line
+from ..errors import (
+    ArgumentError,
+    CheckpointError,
+    TiedGPTError,
+    counted,
+    one_line,
+    shape_in_words,
+)
 from ..gpt2.config import Config
 from ..gpt2.parameters import count_matrices
 from . import options
@@ -154,7 +161,7 @@ def in_words(report: Report) -> Report:
     words["more_names"] = ", ".join(more_names) or None
     matrix = report["embedding"] or report["head"]
     if report["holds"] is not None:
-        words["matrix"] = " x ".join(f"{size:,}" for size in matrix["shape"])
+        words["matrix"] = shape_in_words(matrix["shape"])
     compared = report["compared_rows"]
     if compared is not None:
         words["equal_rows"] = f"{report['equal_rows']:,} of {compared:,}"
