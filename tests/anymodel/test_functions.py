@@ -563,6 +563,17 @@ def test_a_second_bias_is_written_only_if_it_is_missing():
         assert (f'tensors["{second}"]' in flag["python"]) == is_written
 
 
+def test_a_head_alone_is_renamed_if_no_other_tensor_would_have_to_be():
+    """In files where names lack a prefix, all others would have to be renamed as well."""
+    clova = kinds.read_class("hyperclovax_vision_v2", "HyperCLOVAXVisionV2ForConditionalGeneration")
+    for known, renames in ((LLAMA, 1), (clova, 0)):
+        assert known.names[2][1] != known.names[0][1]
+        files = mends.Files(flags="-", name_set=2, state=".a")
+        lines = [lines for _, lines in mends.changes(known, files, in_one_file=True)]
+        assert lines[0] == []
+        assert len(lines) == 1 + renames
+
+
 @pytest.mark.parametrize("state", [".a", "a."])
 def test_no_second_bias_is_written_where_the_flag_stays(state):
     """The matrix is renamed or copied, and the model stays tied, with one bias."""

@@ -137,9 +137,9 @@ def changes(known: ModelClass, now: Files, in_one_file: bool) -> Iterator[tuple[
     there = known.names[now.name_set]
     stored = [number for number, letter in enumerate(now.state) if letter != "."]
     renamed = [number for number in stored if usual[number] != there[number]]
-    # The head alone has an unusual name. In files where the embedding has one, too, such as those
-    # whose names lack a prefix, all other tensors would have to be renamed as well.
-    if renamed == [1]:
+    # The head alone has an unusual name. In files where the embedding has one, too, or where names
+    # lack a prefix, all other tensors would have to be renamed as well.
+    if renamed == [1] and known.absent_prefixes[now.name_set] == "":
         line = f'tensors["{usual[1]}"] = tensors.pop("{there[1]}")'
         yield replace(now, name_set=USUAL), [line]
     if now.name_set != USUAL or len(usual) != 2:  # an encoder and a decoder have more matrices
