@@ -306,7 +306,6 @@ def test_the_scores_of_attention_are_not_kept_for_the_backward_pass():
 @pytest.mark.parametrize(
     ("ids", "targets", "message"),
     [
-        ([[1, 2]], [1, 2], r"targets have shape \(2,\); expected that of ids, \(1, 2\)"),
         ([1, 2], [1, SMALL.vocab_size], f"token id {SMALL.vocab_size} is outside"),
         ([1, -2], [1, 2], "token id -2 is outside"),
     ],

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tiedgpt import Config
-from tiedgpt.errors import ArgumentError, ConfigError
+from tiedgpt.errors import ConfigError
 
 GPT2_JSON = {
     "embd_pdrop": 0.1,
@@ -138,11 +138,6 @@ def test_a_field_that_says_what_every_gpt2_does_changes_nothing(fields):
     ("changes", "message"),
     [
         pytest.param(
-            {"model_type": "llama"},
-            r"model_type is 'llama'.*expected 'gpt2'",
-            id="another-model-type",
-        ),
-        pytest.param(
             {"num_attention_heads": 4},
             "num_attention_heads is 4 but n_head, its other name, is 12",
             id="two-names-that-differ",
@@ -152,36 +147,12 @@ def test_a_field_that_says_what_every_gpt2_does_changes_nothing(fields):
             "num_hidden_layers is 4 but n_layer, its other name, is 12",
             id="the-last-two-names",
         ),
-        pytest.param(
-            {"add_cross_attention": True},
-            "add_cross_attention is True, which is another model",
-            id="cross-attention",
-        ),
-        pytest.param(
-            {"is_encoder_decoder": True},
-            "is_encoder_decoder is True, which is another model",
-            id="encoder-and-decoder",
-        ),
-        pytest.param({"pruned_heads": {"0": [1]}}, "pruned_heads", id="pruned-heads"),
-        pytest.param({"quantization_config": {"bits": 4}}, "quantization_config", id="quantized"),
-        pytest.param({"quantization_config": {}}, "quantization_config is {}", id="quantized-by"),
         pytest.param({"model_type": ""}, "model_type is ''.*expected 'gpt2'", id="no-kind"),
         pytest.param({"add_cross_attention": None}, "add_cross_attention is None", id="null"),
-        pytest.param({"quantization": {"bits": 4}}, "quantization is .* quantised", id="mlx"),
-        pytest.param({"initializer_range": 1e38}, "initializer_range must be", id="deviation"),
-        pytest.param({"bos_token_id": -2}, "bos_token_id .* got -2", id="no-beginning"),
-        pytest.param(
-            {"activation_function": "xielu"},
-            "activation_function 'xielu' is not supported; expected one of",
-            id="unknown-activation-function",
-        ),
         pytest.param(
             {"activation_function": ["relu"]},
             r"activation_function \['relu'\] is not supported",
             id="list-of-activation-functions",
-        ),
-        pytest.param(
-            {"n_head": 7}, "n_embd 768 does not divide into n_head 7", id="heads-that-do-not-divide"
         ),
         pytest.param(
             {"n_layer": -1},
@@ -232,14 +203,6 @@ def test_a_field_that_says_what_every_gpt2_does_changes_nothing(fields):
             id="attn-pdrop-1",
         ),
         pytest.param(
-            {"scale_attn_weights": 1}, "scale_attn_weights must be true or false", id="switch-1"
-        ),
-        pytest.param(
-            {"tie_word_embeddings": "no"},
-            r"tie_word_embeddings in config\.json\) must be true or false, got",
-            id="tied-as-text",
-        ),
-        pytest.param(
             {"eos_token_id": "end"}, "eos_token_id must be a whole number", id="end-of-text-as-text"
         ),
         pytest.param(
@@ -275,16 +238,6 @@ def test_the_least_and_the_largest_values_are_accepted():
     for fields in LIMITS:
         config = Config(**fields)
         assert {name: getattr(config, name) for name in fields} == fields
-
-
-def test_a_file_that_is_not_an_object_is_refused():
-    with pytest.raises(ConfigError, match="expected a JSON object"):
-        Config.from_json([])
-
-
-def test_a_file_without_a_model_type_is_refused():
-    with pytest.raises(ConfigError, match='"model_type" is missing'):
-        Config.from_json({})
 
 
 def test_a_file_of_2019_without_a_model_type_has_the_sizes_of_a_gpt2():
@@ -357,8 +310,3 @@ def test_with_head_sets_whether_the_model_is_tied():
     assert Config(tied=False).with_head("tied") == Config()
     assert Config().head == "tied"
     assert Config(tied=False).head == "untied"
-
-
-def test_an_unknown_head_is_refused():
-    with pytest.raises(ArgumentError, match='head must be "tied" or "untied", got \'both\''):
-        Config().with_head("both")

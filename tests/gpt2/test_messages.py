@@ -45,7 +45,7 @@ ARGUMENTS = {
         lambda: MODEL("text")
     ),
     "ids must be [T] or [B, T] with at least one token, got shape (0,)": lambda: MODEL([]),
-    "ids must be whole numbers, got float64": lambda: MODEL([1.5]),
+    "ids must be whole numbers, got float64": lambda: MODEL([1.0]),
     "token id 108 is outside the vocabulary of 101 (0 to 100)": lambda: MODEL([5, 108, -1]),
     "the input has 32 tokens, more than the model's context of 31": lambda: MODEL([[0] * 32]),
     "targets have shape (2,); expected that of ids, (1, 2)": (
@@ -64,7 +64,7 @@ ARGUMENTS = {
         lambda: UNTIED.untie()
     ),
     "seed must be a whole number of at least 0, got -1": lambda: GPT2.random(SMALL, -1),
-    "cache must come from this model's new_cache, got 3": lambda: MODEL(IDS, cache=3),
+    "cache must come from this model's new_cache, got True": lambda: MODEL(IDS, cache=True),
     "the cache was made for another model: make one with this model's new_cache": (
         lambda: MODEL(IDS, MODEL.astype(np.float64).new_cache())
     ),
@@ -75,7 +75,7 @@ ARGUMENTS = {
     ),
     "batch must be a whole number of at least 0, got -1": lambda: MODEL.new_cache(-1, 3),
     "capacity must be a whole number of at least 0, got 0.5": lambda: MODEL.new_cache(2, 0.5),
-    "tape must be a dict to write to, got [5]": lambda: MODEL(IDS, tape=[5]),
+    "tape must be a dict to write to, got []": lambda: MODEL(IDS, tape=[]),
     "edit must map names of activations to functions, got ['mlp.0.out']": (
         lambda: edited(["mlp.0.out"])
     ),
@@ -126,8 +126,8 @@ def read(**fields):
 
 QUANTISED = "the weights are quantised, which is not read: load the model that they were made from"
 CONFIGS = {
-    "expected a JSON object, got [5]": lambda: Config.from_json([5]),
-    '"model_type" is missing; expected "gpt2"': lambda: Config.from_json({"n_embd": 12}),
+    "expected a JSON object, got []": lambda: Config.from_json([]),
+    '"model_type" is missing; expected "gpt2"': lambda: Config.from_json({}),
     f"quantization is {{'bits': 4}}: {QUANTISED}": lambda: read(quantization={"bits": 4}),
     f"quantization_config is {{}}: {QUANTISED}": lambda: read(quantization_config={}),
     "model_type is 'llama', which is another model than GPT-2; expected 'gpt2'": (
