@@ -375,10 +375,11 @@ def test_gradients_of_the_longest_text(model):
 def test_the_gradients_of_all_layers_share_the_memory_of_one():
     model = random_model(replace(SMALL, n_layer=12))
     arrays = gradient_arrays(model, d_embed=np.zeros((3, SMALL.n_embd)))
-    for name, array in arrays.items():
-        if name.startswith("h."):
-            _, _, name_in_layer = name.split(".", maxsplit=2)
-            assert array is arrays[f"h.0.{name_in_layer}"]
+    of_layers = [name for name in arrays if name.startswith("h.")]
+    assert len(of_layers) == 12 * 12, "each layer has 12 parameters"
+    for name in of_layers:
+        _, _, name_in_layer = name.split(".", maxsplit=2)
+        assert arrays[name] is arrays[f"h.0.{name_in_layer}"]
 
 
 def test_the_scores_of_attention_are_not_kept_for_the_gradients():

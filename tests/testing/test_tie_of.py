@@ -179,21 +179,14 @@ def test_a_torch_module_before_and_after_its_tie_is_lost():
 
 def test_names_are_found_or_given():
     entries = {"table": matrix(), "out": matrix()}
-    with pytest.raises(TiedGPTError, match="embedding="):
-        tie_of(entries)
     assert tie_of(entries, embedding="table", head="out").kind == "different"
     for no_matrix in (np.ones(3), np.ones((V, 0)), np.ones((0, D))):
         for given in ({"embedding": "bad", "head": "out"}, {"embedding": "out", "head": "bad"}):
             with pytest.raises(TiedGPTError, match=r"^bad (is no matrix|has no values)"):
                 tie_of({**entries, "bad": no_matrix}, **given)
-    with pytest.raises(TiedGPTError, match="'outs'"):
-        tie_of(entries, embedding="table", head="outs")
     two = {"encoder.embed_tokens.weight": matrix(), "decoder.embed_tokens.weight": matrix()}
     with pytest.raises(TiedGPTError, match="which of"):
         tie_of(two)
-    two_heads = {WTE: matrix(), "a.lm_head.weight": matrix(), "b.lm_head.weight": matrix()}
-    with pytest.raises(TiedGPTError, match=r"which of a\.lm_head\.weight, b\.lm_head\.weight is"):
-        tie_of(two_heads)
     shared = {"encoder.embed_tokens.weight": two["encoder.embed_tokens.weight"]}
     assert (
         tie_of({**shared, "shared.embed_tokens.weight": shared["encoder.embed_tokens.weight"]}).kind
