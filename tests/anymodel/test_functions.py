@@ -243,17 +243,18 @@ def test_a_class_whose_tensors_do_not_add_up_is_not_counted():
 
 def test_a_tied_model_has_no_more_matrices_than_an_untied_one():
     """And whether the stored head equals the embedding changes nothing of the tied model."""
+    # Every other class that has more matrices than an embedding and a head
     with_more = [known for known in kinds.all_classes() if len(known.names[0]) > 2][::2]
     assert len(with_more) > 10
     compared = 0
     for known in with_more:
-        for rule in known.rules.get("5", ())[:1]:
+        for rule in known.rules.get("5", ())[:1]:  # of the usual names
             states = {state for by_state in (rule or {}).values() for state in by_state}
             for state in states:
                 stored = len(state.replace(".", ""))
                 untied, tied = counting.matrices_in_memory(stored, known, 0, state)
                 assert 1 <= tied <= untied <= max(stored, 2)
-                equal = state[0] * 2 + state[2:]
+                equal = state[0] * 2 + state[2:]  # the same, but the head equals the embedding
                 if "." not in state[:2] and equal in states:
                     _, tied_if_equal = counting.matrices_in_memory(stored, known, 0, equal)
                     assert tied == tied_if_equal
@@ -618,7 +619,9 @@ def deleted(name):
     return f'del tensors["{name}"]'
 
 
-# What is there; for each remedy its flags, its first line, and the change of the file
+# A class; its flags in config.json (t: true, f: false, -: not said); the state of its matrices (a
+# letter for each, the same for equal ones, a dot for one that is not stored); the number of its set
+# of names; the file. Then for each remedy: its flags, its first line, the change of the file.
 REMEDIES = [
     (
         LLAMA,

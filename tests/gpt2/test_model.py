@@ -532,7 +532,7 @@ def test_ctrl_c_in_a_piece_ends_the_others(model, monkeypatch):
             wait_until(lambda: len(begun) >= 2, seconds=9)
         else:
             begun.append(piece.offset)
-            wait_until(lambda: piece.cancelled, seconds=9)
+            wait_until(lambda: piece.cancelled, seconds=2)
             cancelled.append(piece.offset)
         return np.zeros((*ids.shape, D))
 

@@ -411,9 +411,9 @@ def test_study_without_a_corpus(model):
 
 
 def test_study_with_a_token_that_begins_a_document_has_the_path_started(model, monkeypatch):
-    """It is the whole model after that token, and the one before the logits.
+    """That path has the logits of the whole model after two tokens: that one, and any other.
 
-    The token is "b" or the last of the vocabulary.
+    The token that begins a document is "b" or the last of the vocabulary.
     """
     monkeypatch.setattr(solved, "MAX_PRODUCTS", 10)  # so no path is solved
     corpus = CORPUS

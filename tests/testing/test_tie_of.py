@@ -164,9 +164,7 @@ def test_a_torch_module_before_and_after_its_tie_is_lost():
     assert tie_of(state).kind == "one storage"
     # What functional code does with a state dict: each entry is updated by itself.
     copies = {name: tensor.clone() for name, tensor in state.items()}
-    tie = tie_of(copies)
-    assert tie.kind == "equal"
-    assert "two parameters" in str(tie)
+    assert tie_of(copies).kind == "equal"
     copies["wte.weight"] -= 0.1
     assert tie_of(copies).kind == "different"
     meta = {name: tensor.to("meta") for name, tensor in state.items()}

@@ -370,7 +370,7 @@ def test_another_model_in_the_directory_is_not_taken_for_the_best_one(
     else:
         saved_at = f"is not the model that this training saved at step {trainer.best.step}: "
         hint = "put that model back, or start a new training --from this one$"
-        refuses(f"^{model_file} {saved_at}{hint}", *resume)
+        refuses(f"^{re.escape(str(model_file))} {saved_at}{hint}", *resume)
         assert contents(tmp_path / "out") == before
 
 
@@ -417,7 +417,7 @@ def test_another_config_json_is_not_taken_for_that_of_the_training(tmp_path, nam
     config_file.write_text(json.dumps({**config, name: value}))
     arguments = (tmp_path / "out", trainer.tokens, trainer.held_out)
     message = (
-        f"^{config_file}: {name} is {value}, but this training began with {config[name]}: "
+        f"^{re.escape(str(config_file))}: {name} is {value}, but this training began with {config[name]}: "
         "write that value again$"
     )
     refuses(message, Trainer.resume, *arguments)
@@ -750,14 +750,13 @@ def test_a_held_out_text_has_two_tokens():
 def test_a_text_has_a_context_and_the_token_after_it():
     """The context of a training is 11 tokens, less than the model's."""
     train(new_trainer(settings=replace(TINY, steps=1), size=12))
-    message = (
-        "^the text to train on must have at least 12 tokens, a context and the token after it, "
-        "got 10; give a longer text or a smaller context$"
-    )
-    with pytest.raises(ArgumentError, match=message):
-        new_trainer(size=10)
-    with pytest.raises(ArgumentError, match=message.replace("got 10", "got 11")):
-        new_trainer(size=11)
+    for size in (10, 11):
+        message = (
+            "^the text to train on must have at least 12 tokens, a context and the token after it, "
+            f"got {size}; give a longer text or a smaller context$"
+        )
+        with pytest.raises(ArgumentError, match=message):
+            new_trainer(size=size)
 
 
 @pytest.mark.parametrize(
