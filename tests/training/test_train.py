@@ -417,8 +417,8 @@ def test_another_config_json_is_not_taken_for_that_of_the_training(tmp_path, nam
     config_file.write_text(json.dumps({**config, name: value}))
     arguments = (tmp_path / "out", trainer.tokens, trainer.held_out)
     message = (
-        f"^{re.escape(str(config_file))}: {name} is {value}, but this training began with {config[name]}: "
-        "write that value again$"
+        f"^{re.escape(str(config_file))}: {name} is {value}, but this training began with "
+        f"{config[name]}: write that value again$"
     )
     refuses(message, Trainer.resume, *arguments)
     config_file.write_text(json.dumps({**config, "a_field_of_yours": 1}))
