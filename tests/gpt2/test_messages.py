@@ -114,7 +114,7 @@ ARGUMENTS = {
         lambda: count_matrices(50, 40, 1_999)
     ),
     "special must be 'error', 'token' or 'text', got 'all'": (
-        lambda: Tokenizer([]).encode("low", special="all")
+        lambda: Tokenizer([]).encode("", special="all")
     ),
 }
 

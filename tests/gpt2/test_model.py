@@ -361,47 +361,11 @@ def test_a_tape_has_the_axis_of_the_batch_for_one_sequence_too(model):
     np.testing.assert_array_equal(tape["logits"], logits[None])
 
 
-def test_a_missing_parameter_is_refused(model):
-    parameters = dict(model.parameters)
-    del parameters["h.1.ln_2.bias"]
-    with pytest.raises(ArgumentError, match=r"h\.1\.ln_2\.bias is missing; expected shape \(21,\)"):
-        GPT2(SMALL, parameters)
-
-
 def test_of_several_missing_parameters_the_first_of_the_table_is_named(model):
     names = list(parameter_shapes(SMALL))
     parameters = {name: model.parameters[name] for name in names[:3]}
     assert names[3] == "h.0.ln_1.bias"
     with pytest.raises(ArgumentError, match=r"parameter h\.0\.ln_1\.bias is missing"):
-        GPT2(SMALL, parameters)
-
-
-WRONG_PARAMETERS = [
-    pytest.param(
-        "lm_head.weight",
-        np.zeros((V, D), np.float32),
-        r"'lm_head\.weight' is not one of a tied",
-        id="head-of-a-tied-model",
-    ),
-    pytest.param(
-        "wpe.weight",
-        np.zeros((D, N), np.float32),
-        r"wpe\.weight has shape \(21, 31\); expected",
-        id="transposed",
-    ),
-    pytest.param(
-        "wte.weight",
-        np.zeros((V, D), np.float64),
-        "all float32 or all float64, got float32, float64",
-        id="two-dtypes",
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "array", "message"), WRONG_PARAMETERS)
-def test_a_wrong_parameter_is_refused(model, name, array, message):
-    parameters = {**model.parameters, name: array}
-    with pytest.raises(ArgumentError, match=message):
         GPT2(SMALL, parameters)
 
 
