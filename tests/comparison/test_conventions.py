@@ -254,7 +254,7 @@ OUR_NAMES = [
 ]
 
 
-def test_our_name_of_a_layer_with_two_digits_and_of_none():
+def test_our_names_in_layers_of_two_digits_and_of_what_is_not_known():
     for name, ours in OUR_NAMES:
         assert our_name(name) == ours
 
