@@ -254,7 +254,7 @@ def test_the_logits_of_a_mistake_are_those_of_another_gpt2_that_makes_it(mistake
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * abs(expected).max())
 
 
-# Their wrong GPT-2s have no step of their own in an activation. The test above compares them.
+# Their wrong GPT-2s have other parameters and right steps. The test above compares them.
 OF_OTHER_STEPS = ("runs the blocks in reverse order", "has all parameters rounded to ")
 
 

@@ -883,13 +883,6 @@ def test_what_is_refused(prompt, tokens, settings, message):
         compare_tokens(MODELS["tiny"], prompt, tokens, **settings)
 
 
-def test_the_prompt_and_the_continuation_in_one_is_refused():
-    prompt = some_prompt(TWO_LAYERS, seed=0)
-    tokens = [*prompt, *greedy(TWO_LAYERS, prompt, 5)]
-    with pytest.raises(TiedGPTError, match="the tokens begin with the prompt"):
-        compare_tokens(TWO_LAYERS, prompt, tokens)
-
-
 def test_a_text_that_goes_on_with_its_prompt_is_judged():
     model = model_that_writes(5)
     assert compare_tokens(model, [5, 5], [5, 5, 5], trials=0)["verdict"] == "identical"
