@@ -1,11 +1,10 @@
-"""What `compare` says of mistakes with the tie, and of a token that was added."""
+"""What `compare` says of mistakes with the tie."""
 
 import numpy as np
 import pytest
 
 import tiedgpt
 from tiedgpt import compare
-from tiedgpt.errors import ArgumentError
 from tiedgpt.testing import TINY, random_model
 
 MODEL = random_model()
@@ -57,9 +56,9 @@ def test_gradients_of_the_sum_of_the_losses_are_named():
         "expected those of their mean"
     ]
 
-    # If one of the gradients is another one, the others cannot be those of the sum of the losses.
-    one_is_another = {**summed, "ln_f.bias": 3 * gradients["ln_f.bias"]}
-    assert compare(MODEL, one_is_another, IDS, TARGETS).diagnosis == []
+    # If one of them is wrong in another way, the sum of the losses does not explain them.
+    one_is_three_times_as_large = {**summed, "ln_f.bias": 3 * gradients["ln_f.bias"]}
+    assert compare(MODEL, one_is_three_times_as_large, IDS, TARGETS).diagnosis == []
 
 
 def test_beside_a_missing_part_few_digits_are_not_spoken_of():
@@ -93,24 +92,6 @@ def test_an_untied_model_has_the_two_gradients():
     assert report.first is None
     order_of_the_backward_pass = ["lm_head.weight", "wte.weight"]
     assert [row.name for row in report.rows] == order_of_the_backward_pass
-
-
-@pytest.mark.parametrize(
-    "name", ["embed", "resid_post.1", "attn.0.q", "attn.0.pattern", "final", "logits"]
-)
-@pytest.mark.parametrize("ids", [IDS, IDS[0]], ids=["batch", "sequence"])
-def test_a_token_that_was_prepended_is_named(name, ids):
-    token_0 = np.zeros_like(ids[..., :1])
-    with_bos = np.concatenate([token_0, ids], axis=-1)
-    tape = {}
-    MODEL(with_bos, tape=tape)
-    message = rf"{name} has 10 tokens, and ids has 9: a token was added. .*prepend_bos=False"
-    theirs = [tape[name]]
-    if ids.ndim == 1:
-        theirs.append(tape[name][0])  # without the axis of sequences
-    for array in theirs:
-        with pytest.raises(ArgumentError, match=message):
-            compare(MODEL, {name: array}, ids)
 
 
 @pytest.mark.parametrize("name", ["wte", "lm_head"])

@@ -254,7 +254,7 @@ OUR_NAMES = [
 ]
 
 
-def test_our_name_of_a_layer_with_two_digits_and_of_none():
+def test_our_names_in_layers_of_two_digits_and_of_what_is_not_known():
     for name, ours in OUR_NAMES:
         assert our_name(name) == ours
 
@@ -271,7 +271,7 @@ UNKNOWN_NAMES = [
 
 
 def test_of_an_unknown_name_the_three_nearest_are_named():
-    """With its layer's number, and without the prefix that a name may have."""
+    """They have the layer's number of the unknown name, and not its prefix."""
     for name, shown, nearest in UNKNOWN_NAMES:
         message = refuses("is no activation of a GPT-2", known_name, name, error=ArgumentError)
         start, _, names = message.partition("; the nearest are ")
@@ -313,6 +313,9 @@ ADDED = (
 WRONG_SHAPES = [
     (2, "qkv", (4, 2, 5, 144), "attn.3.qkv was given, but the model's layers are 0 to 2"),
     (2, "h.12.mlp.act", (2,), "mlp.12.post was given, but the model's layers are 0 to 2"),
+    (2, "embed", (2, 6, 48), f"embed has {ADDED}"),
+    (2, "attn.0.q", (2, 3, 6, 16), f"attn.0.q has {ADDED}"),
+    (2, "resid_post.1", (2, 6, 48), f"resid_post.1 has {ADDED}"),
     (2, "logits", (2, 6, 211), f"logits has {ADDED}"),
     (1, "ln_f", (1, 6, 48), f"final has {ADDED}"),
     (1, "h.2.ln_1", (6, 48), f"attn.2.in has {ADDED}"),
@@ -346,7 +349,7 @@ def test_an_array_of_another_shape_is_refused():
         assert refuses(".", translate, *arguments, error=ArgumentError) == message
 
 
-def test_an_array_that_is_none_is_refused_by_its_own_name():
+def test_a_text_in_place_of_numbers_is_refused_under_its_own_name():
     arguments = "transformer.h.0.mlp", np.array(["a"]), TAPES[1], TINY.n_layer
     message = refuses(".", translate, *arguments, error=ArgumentError)
     assert message.startswith("'transformer.h.0.mlp' must be an array of floats, got <U1")

@@ -634,8 +634,12 @@ def test_the_hooks_keep_tensors_of_known_names(torch):
 
 @pytest.mark.parametrize(
     ("length", "kept"),
-    [(0, {}), (1, {"h.0.attn": 0}), (2, {"h.0.attn": 0, "h.0.attn:1": 1})]
-    + [(3, {"h.0.attn": 0, "h.0.attn:1": 1})],
+    [
+        (0, {}),
+        (1, {"h.0.attn": 0}),
+        (2, {"h.0.attn": 0, "h.0.attn:1": 1}),
+        (3, {"h.0.attn": 0, "h.0.attn:1": 1}),
+    ],
 )
 @pytest.mark.parametrize("kind", [tuple, list])
 def test_of_several_outputs_the_second_one_is_the_pattern(torch, kind, length, kept):
