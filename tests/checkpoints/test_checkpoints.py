@@ -457,7 +457,7 @@ def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model
         pytest.param(
             "config.json",
             b'{"a":' * 100_000 + b"0" + b"}" * 100_000,
-            "not JSON: .* while decoding a JSON object",
+            "not JSON: ",
             id="nested-too-deeply",
         ),
         ("config.json", b'{"model_type": "gpt2", "n_embd": NaN}', "NaN"),
