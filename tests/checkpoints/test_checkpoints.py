@@ -454,7 +454,12 @@ def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model
     [
         ("config.json", b"{", "not JSON"),
         ("config.json", b"\xff", "not JSON: 'utf-8' codec"),
-        ("config.json", b'{"a":' * 5_000, "not JSON: "),
+        pytest.param(
+            "config.json",
+            b'{"a":' * 100_000 + b"0" + b"}" * 100_000,
+            "not JSON: ",
+            id="nested-too-deeply",
+        ),
         ("config.json", b'{"model_type": "gpt2", "n_embd": NaN}', "NaN"),
         ("config.json", b'{"n_embd": NaN}', "NaN"),
         ("config.json", b'{"model_type": "gpt2", "n_embd": 2, "n_embd": 2}', "'n_embd' .* twice"),
@@ -518,7 +523,8 @@ def test_a_directory_without_a_file(tmp_path, model):
 @pytest.mark.parametrize("function", [tiedgpt.load_model, tiedgpt.load_tokenizer])
 @pytest.mark.parametrize("source", [None, 7, b"gpt2", ["gpt2"]])
 def test_a_source_that_is_not_a_path(function, source):
-    refuses("^a model must be a name or a path, got ", function, source, error=ArgumentError)
+    message = f"^a model must be a name or a path, got {re.escape(repr(source))}$"
+    refuses(message, function, source, error=ArgumentError)
 
 
 # Formats that are not read
@@ -764,7 +770,7 @@ def test_a_name_that_only_quantised_weights_have():
     assert first_of_quantised(["h.0.mlp.c_fc.bias", "h.0.scales.weight", "SCB", 7]) == ""
 
 
-def test_a_file_that_has_such_words_inside_is_read(tmp_path, model):
+def test_a_file_with_the_words_of_a_web_page_inside_is_read(tmp_path, model):
     note = "<!doctype html> 404: Not Found"
     write_tensors(tmp_path, model.parameters)
     (tmp_path / "config.json").write_text(json.dumps({"note": note} | SMALL.to_json()))
@@ -970,13 +976,6 @@ def test_another_json_file_than_config_json_is_named(tmp_path, model):
     (tmp_path / "vocab.json").write_text("{}")
     refuses("vocab.json: ", lambda: Opened(tmp_path / "vocab.json").config)
     refuses('vocab.json: "model_type" is missing', tiedgpt.load_model, tmp_path / "vocab.json")
-
-
-@pytest.mark.parametrize("name", ["vocab.txt", "spiece.model", "tokenizer.model"])
-def test_a_tokenizer_of_another_kind_is_named(tmp_path, model, name):
-    write_tensors(tmp_path, model.parameters)
-    (tmp_path / name).write_bytes(b"")
-    refuses(rf"no tokenizer: .*\({name} is of ", tiedgpt.load_tokenizer, tmp_path)
 
 
 def test_the_readme_has_the_section_that_errors_name():

@@ -41,6 +41,7 @@ CHANGE_A_TEXT = {
     "min_length": (10, 0),
 }
 IN_NEW_FILES_ALONE = {"min_p": (0.1, None), "min_new_tokens": (5, None), "top_h": (0.4, None)}
+# Names in which one of a setting that changes no text is a part
 IN_NEW_FILES_ALONE |= {"do_sample_as": ("said", None), "xreturn_scores": (True, False)}
 FILES = {"config.json": CHANGE_A_TEXT, "generation_config.json": CHANGE_A_TEXT | IN_NEW_FILES_ALONE}
 

@@ -37,7 +37,6 @@ from tiedgpt.checkpoints.tensors import (
     have_same_values,
     in_pieces,
     join,
-    to_bfloat16,
     zeros,
 )
 from tiedgpt.comparison.compare import compare
@@ -233,10 +232,7 @@ def test_what_each_program_has_beside_the_parameters():
         assert is_no_parameter(name), name
     for name in ("h.0.attn.c_attn.bias", "wte.weight", "unembed.b_U", "blocks.0.attn.b_O"):
         assert not is_no_parameter(name), name
-    zeros = {layout.program: layout.must_be_zero for layout in LAYOUTS if layout.must_be_zero}
-    assert zeros == {"TransformerLens": ("unembed.b_U",)}
-    no_bias = {layout.program: layout.no_bias for layout in LAYOUTS if layout.no_bias}
-    assert no_bias == {"LLMs-from-scratch": ("h.N.attn.c_attn",)}
+    assert BY_PROGRAM["TransformerLens"].must_be_zero == ("unembed.b_U",)
 
 
 @pytest.mark.parametrize(
@@ -680,16 +676,6 @@ def test_zeros_that_a_file_lacks(shape):
         assert array.dtype == np.float32
     tensor.values()[...] = 1  # a model may be trained
     assert tensor.end == 4 * np.prod(shape)
-
-
-def test_numbers_beyond_bfloat16_become_infinite():
-    np.testing.assert_array_equal(to_bfloat16(np.array([1e300, -3.4e38, 1])), [np.inf, -np.inf, 1])
-
-
-def test_nan_of_any_bits_stays_nan_in_bfloat16():
-    """To round its bits may make a number of them."""
-    bits = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000], np.uint32)
-    assert np.isnan(to_bfloat16(bits.view(np.float32))).all()
 
 
 # Who else names tensors

@@ -196,9 +196,14 @@ def test_the_weights_of_an_adapter_may_be_a_file_of_torch(tmp_path):
     content = torch_file({name: np.ones((2, 2), np.float32)})
     (tmp_path / "adapter_model.bin").write_bytes(content)
     assert opened.adapter.endswith(f"; it changes the head: adapter_model.bin has '{name}'")
+    assert list(adapter_tensors(tmp_path)) == [name]
+
+
+def test_of_two_files_of_an_adapter_the_one_of_safetensors_counts(tmp_path):
     name = "base_model.model.transformer.wte.weight"
-    both = adapter_beside(tmp_path, {name: np.ones((2, 2), np.float32)})
-    assert both.adapter.endswith(f"; it changes the head: adapter_model.safetensors has '{name}'")
+    opened = adapter_beside(tmp_path, {name: np.ones((2, 2), np.float32)})
+    (tmp_path / "adapter_model.bin").write_bytes(torch_file({"other": np.ones((2, 2))}))
+    assert opened.adapter.endswith(f"; it changes the head: adapter_model.safetensors has '{name}'")
     assert list(adapter_tensors(tmp_path)) == [name]
     (tmp_path / "adapter_config.json").unlink()  # without it, they may be of anything
     assert adapter_tensors(tmp_path) == {}
@@ -291,12 +296,6 @@ def test_openais_tensors_have_the_names_of_transformers(tmp_path):
     index = tmp_path / "model.ckpt.index"
     assert opened.notes == [f"{index}: 1 tensors of an optimizer are not used"]
     assert opened.config_json == {"model_type": "gpt2", "vocab_size": 1024, "n_embd": 64}
-
-
-def test_an_index_of_several_files_is_not_taken_for_a_config(tmp_path):
-    write_shards(tmp_path, random_model(CONFIG))
-    file = tmp_path / "model.safetensors.index.json"
-    refuses(f"^{file} is one of several files of a model; give their directory$", Opened, file)
 
 
 def test_a_ckpt_pt_with_no_sizes_is_refused(tmp_path):

@@ -124,7 +124,7 @@ WRONG = {
     "entry is a number": (file_of(b'{"a":7}'), f"{ENTRY}7"),
     "long name": (
         file_of(b'{"%s":7}' % (b"\\n" * 10_000)),
-        ENTRY.replace("a", 28 * r"\n" + "...", 1).replace("...'", "...") + "7",
+        "tensor '" + 28 * r"\n" + "..." + ENTRY.removeprefix("tensor 'a'") + "7",
     ),
     "dtype unknown": (file_of(in_a(dtype="F31"), bytes(4)), f"{ENTRY}{in_a(dtype='F31')['a']}"),
     "dtype list": (file_of(in_a(dtype=["F32"]), bytes(4)), f"{ENTRY}{in_a(dtype=['F32'])['a']}"),
@@ -225,7 +225,7 @@ def test_a_file_that_breaks_a_rule_is_refused(read, tmp_path, rule):
         assert detail.startswith(message.removesuffix(" ..."))
     else:
         assert detail == message
-    assert len(error) < 400
+    assert len(detail) < 300
 
 
 def test_the_beginning_of_a_file_on_a_hub_is_read():
@@ -511,11 +511,13 @@ def test_exact_values_and_metadata(read, tmp_path):
 
 
 def test_a_header_that_could_not_be_read_is_not_written(monkeypatch):
-    monkeypatch.setattr(safetensors, "MAX_HEADER", 1016)  # with 8 bytes more, a multiple of 64
+    """With the 8 bytes of its length, a header has a multiple of 64 bytes."""
+    monkeypatch.setattr(safetensors, "MAX_HEADER", 1016)
     arrays = {"a": np.zeros(1)}
-    assert len(written(arrays, metadata={"long": " " * 896})) == 8 + 1016 + 4
+    longest = 921  # characters in the metadata; the rest of the header takes 95 bytes
+    assert len(written(arrays, metadata={"long": " " * longest})) == 8 + 1016 + 4
     message = "^a header of 1080 bytes cannot be written; expected at most 1016$"
-    refuses(message, lambda: written(arrays, metadata={"long": " " * 930}))
+    refuses(message, lambda: written(arrays, metadata={"long": " " * (longest + 1)}))
 
 
 def test_equal_rows_are_counted_over_the_pieces(read, monkeypatch):
@@ -551,11 +553,20 @@ def test_a_matrix_of_one_place_has_equal_rows_even_of_nan(read):
     assert tensors["one"].equal_rows(tensors["other"], rounded=True) == 0
 
 
-def test_bfloat16_rounds_to_the_nearest_and_keeps_nan():
+def test_bfloat16_rounds_to_the_nearest():
     values = np.float32([1 + 2**-9, 1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-7, np.inf, 3e38])
     expected = [1, 1, 1 + 2**-6, -1 - 2**-7, np.inf, 3.00406e38]
     np.testing.assert_allclose(to_bfloat16(values), expected, rtol=1e-5)
-    assert np.isnan(to_bfloat16(np.float32([np.nan]))).all()
+
+
+def test_numbers_beyond_bfloat16_become_infinite():
+    np.testing.assert_array_equal(to_bfloat16(np.array([1e300, -3.4e38, 1])), [np.inf, -np.inf, 1])
+
+
+def test_nan_of_any_bits_stays_nan_in_bfloat16():
+    """To round its bits may make a number of them."""
+    bits = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000], np.uint32)
+    assert np.isnan(to_bfloat16(bits.view(np.float32))).all()
 
 
 def test_a_byte_order_mark_is_dropped_with_a_warning():

@@ -883,10 +883,9 @@ def test_an_error_of_the_tokenizer_names_the_files(tmp_path):
         assert message.startswith(f"{folder / name}")
 
 
-OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-
-
-@pytest.mark.parametrize("name", OTHER_TOKENIZERS)
+@pytest.mark.parametrize(
+    "name", ["vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model"]
+)
 def test_a_folder_of_another_tokenizer_is_refused_as_such(tmp_path, name):
     (tmp_path / name).touch()
     assert refuses(".", read_tokenizer, tmp_path) == (
@@ -1009,12 +1008,6 @@ def test_a_warning_of_merges_that_were_removed_says_how_many(tmp_path):
         "'Ġl': no text has them"
     ]
     assert [warning.filename for warning in caught] == [__file__]
-
-
-def test_a_saved_tokenizer_is_not_of_the_class_that_the_model_came_with(tmp_path):
-    config = replace(SMALL, others={"tokenizer_class": "RobertaTokenizer"}, vocab_size=262)
-    tiedgpt.save_model(random_model(config), SMALL_ONE, tmp_path / "saved")
-    assert_same_tokenizer(read_tokenizer(tmp_path / "saved"), SMALL_ONE)
 
 
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path):

@@ -116,10 +116,10 @@ def archive(program: bytes, storages: list[bytes], byteorder: str = "little") ->
     return content.getvalue()
 
 
-def five_pickles(program: bytes, storages: list[np.ndarray], little: bool = True) -> bytes:
+def five_pickles(program: bytes, storages: list[np.ndarray]) -> bytes:
     """The file that torch wrote before 1.6."""
     content = pickle.dumps(MAGIC, 2) + pickle.dumps(PROTOCOL, 2)
-    content += pickle.dumps({"protocol_version": PROTOCOL, "little_endian": little}, 2)
+    content += pickle.dumps({"protocol_version": PROTOCOL, "little_endian": True}, 2)
     content += program + pickle.dumps([f"{key}" for key in range(len(storages))], 2)
     for storage in storages:
         content += struct.pack("<Q", storage.size) + storage.tobytes()
