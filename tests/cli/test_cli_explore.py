@@ -160,12 +160,6 @@ def test_a_port_that_is_taken_is_refused(run, checkpoint, monkeypatch):
     )
 
 
-def test_models_of_different_vocabularies_are_refused(run, checkpoint):
-    result = run("explore", "-q", checkpoint, "shakespeare-tied")
-    both = f"{checkpoint} and shakespeare-tied"
-    assert_one_error_line(result, f"{both} have different vocabularies; expected the same\n")
-
-
 def test_the_corpus(tmp_path):
     """A file; without one, the counts of the shipped text for the shipped vocabulary only."""
     file = tmp_path / "text.txt"
