@@ -16,11 +16,19 @@ assert_same_gpt2 = pytest_plugin.assert_same_gpt2
 assert_tied = pytest_plugin.assert_tied
 
 
-def test_the_public_names_are_there_and_listed():
+def test_the_public_names_are_found(monkeypatch):
+    """Each is imported when it is first used, and stays."""
     for name in tiedgpt.__all__:
-        assert getattr(tiedgpt, name).__name__ == name
-        assert name in vars(tiedgpt), "the next use finds it without an import"
-    assert {*tiedgpt.__all__, "__version__", "__doc__", "__all__"} <= set(dir(tiedgpt))
+        monkeypatch.delitem(vars(tiedgpt), name, raising=False)
+    listed = set(dir(tiedgpt))
+    assert {name for name in listed if not name.startswith("_")} == set(tiedgpt.__all__)
+    assert {"__version__", "__doc__", "__all__"} <= listed
+    names = {}
+    exec("from tiedgpt import *", names)
+    for name in tiedgpt.__all__:
+        assert names[name].__name__ == name
+        assert vars(tiedgpt)[name] is names[name]
+    assert names["GPT2"].__module__ == "tiedgpt.gpt2.model"
     with pytest.raises(AttributeError, match=r"^module 'tiedgpt' has no attribute 'scores'$"):
         _ = tiedgpt.scores
 

@@ -13,6 +13,7 @@ import webbrowser
 import pytest
 from support.commands import assert_one_error_line, command
 from support.explore_server import post
+from support.models import CONFIG, random_model
 
 import tiedgpt
 from tiedgpt import Tokenizer
@@ -147,11 +148,18 @@ def test_what_is_shown(run, checkpoint, untied, tmp_path, monkeypatch):
     assert shown.corpus.ids[-1] == shown.tokenizer.eot_id
 
 
-def test_a_port_that_is_taken_is_refused(run, checkpoint, monkeypatch):
+@pytest.fixture
+def refused(monkeypatch):
+    """A command that is not refused fails, where a server would wait for ever."""
+
     def serve(server):
         pytest.fail(f"it serves at port {server.server_port}")
 
     monkeypatch.setattr(server_module.Server, "serve", serve)
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_port_that_is_taken_is_refused(run, checkpoint):
     with socket.create_server(("127.0.0.1", 0)) as other_server:
         _, port = other_server.getsockname()
         result = run("explore", "-q", "--port", str(port), checkpoint)
@@ -160,9 +168,12 @@ def test_a_port_that_is_taken_is_refused(run, checkpoint, monkeypatch):
     )
 
 
-def test_models_of_different_vocabularies_are_refused(run, checkpoint):
-    result = run("explore", "-q", checkpoint, "shakespeare-tied")
-    both = f"{checkpoint} and shakespeare-tied"
+@pytest.mark.usefixtures("refused")
+def test_models_with_other_tokens_are_refused(run, checkpoint, save):
+    """Both have 257 of them. transcript.txt has two models of different sizes."""
+    other = save("other", random_model(CONFIG), Tokenizer([], {"<|end|>": 256}))
+    result = run("explore", "-q", "--no-browser", checkpoint, other)
+    both = f"{checkpoint} and {other}"
     assert_one_error_line(result, f"{both} have different vocabularies; expected the same\n")
 
 

@@ -319,8 +319,8 @@ def test_generate_json(run, checkpoint):
     assert again["samples"] == document["samples"]
 
 
-def test_the_decode_speed_leaves_out_the_first_token(run, save, monkeypatch, checkpoint):
-    """Each step takes a second. The first token comes with the prompt's logits."""
+@pytest.fixture
+def a_second_for_each_step(monkeypatch):
     clock = SimpleNamespace(seconds=100)
 
     def slow_steps(*arguments, **options):
@@ -331,6 +331,11 @@ def test_the_decode_speed_leaves_out_the_first_token(run, save, monkeypatch, che
     monkeypatch.setattr("tiedgpt.cli.generate.sample_tokens", slow_steps)
     clock_of_command = SimpleNamespace(perf_counter=lambda: clock.seconds)
     monkeypatch.setattr("tiedgpt.cli.generate.time", clock_of_command)
+
+
+@pytest.mark.usefixtures("a_second_for_each_step")
+def test_the_decode_speed_leaves_out_the_first_token(run, checkpoint):
+    """The first token comes with the prompt's logits."""
     line = ("generate", "-m", checkpoint, "-n", "5", "--num-samples", "2", "a")
     timing = answer(run, *line)["timing"]
     assert timing["prefill_s"] == 1
@@ -338,32 +343,22 @@ def test_the_decode_speed_leaves_out_the_first_token(run, save, monkeypatch, che
     timing = answer(run, "generate", "-m", checkpoint, "-n", "2", "a")["timing"]
     assert timing["decode_tokens_per_s"] == 1, "a token in a second"
 
-    # The first token of three of five samples is made the one that ends a text.
-    samples = answer(run, *line[:4], "3", "--num-samples", "5", "-s", "1", "-k", "2", "a")[
-        "samples"
-    ]
-    first = [sample["ids"][0] for sample in samples]
-    eot = max(first, key=first.count)
+
+@pytest.mark.usefixtures("a_second_for_each_step")
+def test_a_sample_without_tokens_counts_nothing_in_the_decode_speed(run, save, checkpoint):
+    """The model is one whose end-of-text token is the first of some samples, not of all."""
+    flags = ("-n", "3", "--num-samples", "5", "-s", "1", "-k", "2", "a")
+    samples = answer(run, "generate", "-m", checkpoint, *flags)["samples"]
+    first_tokens = [sample["ids"][0] for sample in samples]
+    end_of_text = max(first_tokens, key=first_tokens.count)
     model = tiedgpt.load_model(checkpoint)
-    ending = tiedgpt.GPT2(replace(model.config, eos_token_id=eot), model.parameters)
-    document = answer(
-        run,
-        "generate",
-        "-m",
-        save("ending", ending),
-        "-n",
-        "3",
-        "--num-samples",
-        "5",
-        "-s",
-        "1",
-        "-k",
-        "2",
-        "a",
-    )
-    decoded = [len(sample["ids"]) - 1 for sample in document["samples"] if sample["ids"]]
-    assert len(decoded) < 5
-    assert document["timing"]["decode_tokens_per_s"] == sum(decoded) / 2
+    config = replace(model.config, eos_token_id=end_of_text)
+    ending = save("ending", tiedgpt.GPT2(config, model.parameters))
+    document = answer(run, "generate", "-m", ending, *flags)
+    lengths = [len(sample["ids"]) for sample in document["samples"]]
+    decoded = [length - 1 for length in lengths if length > 0]
+    assert 0 < len(decoded) < 5
+    assert document["timing"]["decode_tokens_per_s"] == sum(decoded) / 2, "in 2 seconds"
 
 
 def test_a_text_is_shown_while_it_grows(run, monkeypatch, checkpoint):

@@ -28,6 +28,7 @@ from support.models import CONFIG, random_model
 import tiedgpt
 from tiedgpt import GPT2, Tokenizer, cli, documents
 from tiedgpt.checkpoints import Opened
+from tiedgpt.explore.server import Server
 from tiedgpt.training import start
 
 TRANSCRIPT = Path(__file__).parent / "transcript.txt"
@@ -55,6 +56,8 @@ def folder(no_models, monkeypatch) -> Path:
     monkeypatch.setattr(documents, "single_thread", lambda: None)
     # Each thread draws its dropout, so the losses depend on their number.
     monkeypatch.setattr(start, "training_threads", lambda n_embd: 2)
+    # All lines with `explore` are refused. A server would wait for ever.
+    monkeypatch.setattr(Server, "serve", lambda server: pytest.fail("it serves"))
     (folder / "weights").symlink_to(WEIGHTS)
     write_models(folder)
     write_damaged_models(folder)

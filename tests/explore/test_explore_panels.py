@@ -543,7 +543,7 @@ WRONG_FIELDS = [
     ("next", {"head": []}, "head must be one of tied, got []"),
     ("next", {"side": "0"}, "side must be a whole number from 0 to 0, got '0'"),
     ("next", {"side": 1}, "side must be a whole number from 0 to 0, got 1"),  # there is one model
-    *[("next", {name: -1}, f"{name} must be {words}, got -1") for name, words in RANGES.items()],
+    *[("next", {name: -1}, f"{name} must be {RANGES[name]}, got -1") for name in SAMPLING],
     ("next", {"greedy": 1}, "greedy must be True or False, got 1"),
     ("generate", {"n": 201, "seed": 1}, "n must be a whole number from 1 to 200, got 201"),
     ("generate", {"n": 0, "seed": 1}, "n must be a whole number from 1 to 200, got 0"),

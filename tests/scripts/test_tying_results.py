@@ -84,10 +84,11 @@ def test_every_marked_figure_is_that_of_the_runs(page, figures):
         figure = figures[name]
         found = [mean, low, high] if low else [mean]
         right = [figure.mean, *figure.interval][: len(found)]
-        # A number half way between two is either, as the last bits of the mean have it.
-        most = 0.5 * 10**-digits + 1e-9
-        distances = [abs(float(shown) - number) for shown, number in zip(found, right, strict=True)]
-        if max(distances) > most:
+        # On another machine, the last bits of a mean may differ. A mean that lies half way between
+        # two figures, such as 0.125, may be shown as either of them.
+        rounding = 0.5 * 10**-digits + 1e-9
+        errors = [abs(float(shown) - number) for shown, number in zip(found, right, strict=True)]
+        if max(errors) > rounding:
             wrong.append((name, found, right))
     for part, whole, name in COUNT.findall(text):
         values = figures[name].values
