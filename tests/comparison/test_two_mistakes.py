@@ -123,12 +123,15 @@ def test_two_mistakes_are_named_in_the_order_in_which_to_correct_them(name, give
     model = MODELS[name]
     ids = some_ids(model, B=1, T=9)
     report = compare(model, given_of(OtherGPT2(model, **TWO)(ids)), ids)
-    if name == "shakespeare" and given_of is logits_alone:  # they do not tell 1e-8 from 0
-        assert report.diagnosis == [
+    if name == "shakespeare" and given_of is logits_alone:
+        # The logits do not tell an epsilon of 1e-8 from 0: both are named, the nearer one first.
+        # Which one that is depends on the processor's rounding.
+        *of_epsilon, of_gelu = report.diagnosis
+        assert sorted(line.replace("or yours", "yours") for line in of_epsilon) == [
             "attn.0.in: yours has a layer norm with epsilon 1e-08, everywhere",
-            OF_TWO[0].replace("yours", "or yours"),
-            OF_TWO[1],
+            OF_TWO[0],
         ]
+        assert of_gelu == OF_TWO[1]
     else:
         assert report.diagnosis == OF_TWO
     assert report.note.startswith("these are 2 mistakes: correct them in this order")
