@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,9 +11,10 @@ from support.checkpoint_files import safetensors_content
 from support.commands import answer, assert_one_error_line
 from support.loopback_hub import INDEX, WEIGHTS
 
-from tiedgpt.anymodel import kinds, ties
+from tiedgpt.anymodel import kinds, matrices, ties
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.ties import FLAG, tie_report
+from tiedgpt.checkpoints.tensors import Tensor
 
 V, D = 40, 8
 E = "model.embed_tokens.weight"  # the embedding of Llama
@@ -339,3 +342,285 @@ def test_two_versions_that_read_a_head_that_differs_agree(tmp_path):
     }
     assert ties.verdict(report, None) == ties.verdict(report, LLAMA) == "untied"
     assert ties.verdict(report, replace(LLAMA, versions=("5",))) == "untied"
+
+
+ROBERTA = kinds.read_class("roberta", "RobertaForMaskedLM")
+GEMMA3_TEXT = kinds.read_class("gemma3_text", "Gemma3ForCausalLM")
+SIZES = {"vocab_size": V, "hidden_size": D}
+FLAT = (
+    "config.json has hidden_size and no text_config: Gemma3ForConditionalGeneration was measured "
+    "with hidden_size in text_config alone"
+)
+
+
+def class_of(name):
+    return next(known for known in kinds.all_classes() if known.name == name)
+
+
+@pytest.mark.parametrize(
+    ("known", "config", "sentence"),
+    [
+        (GEMMA3, {"text_config": SIZES}, None),
+        (GEMMA3, SIZES, FLAT),
+        (GEMMA3, {"text_config": None, **SIZES}, FLAT),
+        (
+            GEMMA3,
+            {"hidden_size": "8"},
+            "config.json does not say text_config.hidden_size, as a whole number",
+        ),
+        (
+            GEMMA3,
+            {"text_config": {**SIZES, "model_type": ""}},
+            "Gemma3ForConditionalGeneration was not measured with a text_config of kind ''",
+        ),
+        (
+            class_of("RemBertForMaskedLM"),
+            {"vocab_size": V, "input_embedding_size": D},
+            "config.json does not say output_embedding_size, as a whole number",
+        ),
+        (
+            class_of("Gemma4ForCausalLM"),
+            {**SIZES, "per_layer_config": {FLAG: False}},
+            f"per_layer_config.{FLAG} in config.json was not measured",
+        ),
+    ],
+)
+def test_what_was_not_measured_at_its_place(known, config, sentence):
+    assert ties.place_not_measured(config, known) == sentence
+
+
+PAD = "pad_token_id is {}, and the vocabulary has {} tokens"
+OTHER_VALUE = "{}, with its value in config.json, was not measured"
+QUANTISED = "config.json says that the model is quantised"
+
+
+@pytest.mark.parametrize(
+    ("known", "config", "sentence"),
+    [
+        (LLAMA, {"decoder_vocab_size": None, **SIZES}, OTHER_VALUE.format("decoder_vocab_size")),
+        (LLAMA, {"decoder_vocab_size": None}, None),
+        (GEMMA3, {"text_config": {**SIZES, "pad_token_id": V}}, PAD.format(V, V)),
+        (GEMMA3, {"vocab_size": V, "text_config": {"pad_token_id": V}}, None),
+        # The sizes of Bamba were measured at no place: they stand at the usual ones.
+        (class_of("BambaForCausalLM"), {**SIZES, "pad_token_id": V}, PAD.format(V, V)),
+        (class_of("GlmForCausalLM"), SIZES, PAD.format(151329, V)),
+        (class_of("GlmForCausalLM"), {**SIZES, "pad_token_id": None, "a": {}}, None),
+        (ROBERTA, {"vocab_size": 999, "pad_token_id": 600, "max_position_embeddings": None}, None),
+        (LLAMA, {"a": {}, "b": {"quantization_config": 0}}, QUANTISED),
+    ],
+)
+def test_what_setting_was_not_measured(known, config, sentence):
+    assert ties.setting_not_measured(config, known) == sentence
+
+
+def tensor(name, start=0, rows=V, file="a.bin"):
+    return Tensor(Path(file), name, "F32", (rows, D), start, start + 4 * rows * D, memory=b"")
+
+
+@pytest.mark.parametrize(
+    ("starts", "rows", "sentence"),
+    [
+        ((0, 1, 2, 3), V, None),
+        ((0, 1, 2, 0), V, None),  # one matrix by two names
+        ((0, 1, 2, 0), V - 1, "{0} and {3} share a part of their memory in the file"),
+        ((0, 1, 1.5, 4), V, "{1} and {2} share a part of their memory in the file"),
+        ((0, 1, 3, 3.5), V, "{2} and {3} share a part of their memory in the file"),
+    ],
+)
+def test_each_two_matrices_may_share_a_part_of_their_memory(starts, rows, sentence):
+    """rows: of the last matrix."""
+    names = T5.names[0]
+    stored = [
+        tensor(name, start=int(start * 4 * V * D), rows=rows if name == names[-1] else V)
+        for name, start in zip(names, starts, strict=True)
+    ]
+    found = matrices.Matrices(stored, name_set=0)
+    model = SimpleNamespace(stored={})
+    said = ties.file_not_measured(model, T5, found, name_set=0)
+    assert said == (sentence and sentence.format(*names))
+
+
+def test_two_matrices_that_end_at_one_place_share_a_part():
+    size = 4 * D
+    stored = [tensor(E), tensor(H, start=size, rows=V - 1)]
+    said = ties.file_not_measured(
+        SimpleNamespace(stored={}), LLAMA, matrices.Matrices(stored, name_set=0), name_set=0
+    )
+    assert said == f"{E} and {H} share a part of their memory in the file"
+
+
+@pytest.mark.parametrize(
+    ("reading", "one", "names"),  # one: the numbers of the matrices that are one in the file
+    [
+        ("a0", (0, 1), []),
+        ("!", (0, 1), []),
+        ("ab", (0, 1), (0, 1)),
+        ("ab", (), []),
+        ("ab00", (2, 3), []),
+        ("ab00", (0, 3), []),
+        ("ab00", (1, 2), (1, 2)),
+        ("ab00", (1, 3), (1, 3)),
+        ("a?00", (0, 2, 3), []),
+        ("abcd", (2, 3), []),
+        ("ab1d", (0, 2), (0, 2)),
+    ],
+)
+def test_which_matrices_stay_one_in_an_untied_model(reading, one, names):
+    stored = [
+        None if letter == "?" else tensor(str(n), start=0 if n in one else (n + 1) << 20)
+        for n, letter in enumerate(reading.ljust(2, "!"))
+    ]
+    found = matrices.Matrices(stored, name_set=0)
+    assert ties.stay_one(found, reading) == [str(number) for number in names]
+
+
+def versions_not_measured(known, stored, name_set=0, **config):
+    names = known.names[name_set]
+    found = matrices.Matrices([stored.get(name) for name in names], name_set=name_set)
+    saved = SimpleNamespace(metadata=[None])
+    model = SimpleNamespace(config_json=config, has_weights=True, stored=stored, saved=saved)
+    return ties.versions_not_measured(model, known, found)
+
+
+@pytest.mark.parametrize(
+    ("others", "name"),
+    [
+        (["b.language_model.a"], None),
+        (["language_models.a", "language_model.b"], "language_models.a"),
+        (["model.language_model"], None),
+    ],
+)
+def test_the_first_tensor_of_a_larger_model_is_named(others, name):
+    stored = {each: tensor(each) for each in (E, H, *others)}
+    sentence = (
+        f"beside '{name}' transformers 4 may not look for the matrices under their usual names"
+    )
+    expected = {} if name is None else {"4": sentence}
+    assert versions_not_measured(GEMMA3_TEXT, stored) == expected
+
+
+def test_a_head_that_has_the_prefix_of_a_larger_model_is_a_matrix():
+    names = (E, f"language_model.{H}")
+    name_set = GEMMA3_TEXT.names.index(names)
+    stored = {name: tensor(name) for name in names}
+    assert versions_not_measured(GEMMA3_TEXT, stored, name_set=name_set) == {}
+
+
+def test_what_transformers_4_cannot_load_is_said_after_what_an_adapter_makes_of_it(tmp_path):
+    path = write_class(tmp_path, LLAMA, "a.", {FLAG: True, "quantization_config": None})
+    write_adapter(tmp_path, "layers.0.q_proj", "owner/base")
+    report = report_of(path)
+    assert (report["transformers4"], report["transformers"]) == (None, "tied")
+    sentence = 'transformers 4 fails at "quantization_config": null in config.json'
+    assert report["not_measured"] == sentence
+
+
+# Who reads what
+
+
+STATE_NOT_MEASURED = "was not measured with transformers {} in this state of flags and files"
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "name_set", "flags", "state", "expected"),
+    [
+        ("5", {}, 0, "t", "a.", ("a0", None)),
+        ("4", {"versions": ("5",)}, 0, "t", "a.", (None, "transformers 4 has no {}")),
+        ("5", {"versions": ("4",)}, 0, "t", "a.", (None, "transformers 5 has no {}")),
+        ("4", {"rules": {}}, 0, "t", "a.", (None, "{} was not measured with transformers 4")),
+        ("5", {"rules": {}}, 0, "t", "a.", (None, "{} was not measured with transformers 5")),
+        ("4", {}, 0, "t", ".a", ("!", None)),
+        ("4", {}, 1, "t", "ab", (None, "{} " + STATE_NOT_MEASURED.format(4))),
+        ("5", {}, 0, "t", "..", (None, "{} " + STATE_NOT_MEASURED.format(5))),
+    ],
+)
+def test_how_a_version_reads_a_state(version, changes, name_set, flags, state, expected):
+    known = replace(LLAMA, **changes)
+    reading, sentence = expected
+    tensors = [None if letter == "." else tensor(letter, ord(letter) << 20) for letter in state]
+    found = matrices.Matrices(tensors, name_set=name_set)
+    said = ties.read_by(version, known, flags, found, name_set, state)
+    assert said == (reading, sentence and sentence.format(LLAMA.name))
+
+
+def test_an_error_that_was_measured_with_other_names_is_known():
+    known = kinds.read_class("aria", "AriaForConditionalGeneration")
+    assert known.absent_prefixes[1] == ""
+    found = matrices.Matrices([None, tensor(known.names[1][1])], name_set=1)
+    assert ties.read_by("4", known, "tt", found, 1, ".a") == ("!", None)
+
+
+def test_a_flag_that_was_measured_as_true_leaves_the_rule():
+    found = matrices.Matrices([tensor(E), tensor(H)], name_set=0)
+    known = replace(LLAMA, shares={"share_it": True})
+    for value in (True, False):
+        assert ties.goes_by_the_flag({"share_it": value}, known, found) is value
+
+
+# What is said of a conflict
+
+
+def conflict_of(known, readings, state="ab", said=None):
+    flag = {"said": said or {"": True}, "tied": True, "place": FLAG}
+    names = known.names[0]
+    found = matrices.Matrices([tensor(names[0]), tensor(names[1])], name_set=0)
+    return ties.describe_conflict(known, flag, found, matrices.Comparison(state), readings)
+
+
+def test_a_class_is_never_tied_by_transformers_5_if_that_was_measured():
+    says = "config.json says tied, and the files have another head"
+    never = "; transformers 5 never ties {0}"
+    for name, ending in (
+        ("BigBirdPegasusForCausalLM", never),
+        ("KimiLinearForCausalLM", never),
+        ("LlamaForCausalLM", ""),
+        ("NezhaForMaskedLM", ""),  # transformers 5 has none
+        ("MarianForCausalLM", ""),  # it was measured with transformers 4 alone
+    ):
+        known = class_of(name)
+        sentence = f"{says}: vLLM-like programs drop {known.names[0][1]}{ending}"
+        assert conflict_of(known, {"others": "a0"}) == sentence.format(name)
+
+
+def test_readers_that_do_the_same_are_told_together():
+    says = "config.json says tied, and the files have another head"
+    all_readers = {"transformers4": "a0", "transformers": "a0", "others": "!"}
+    together = f"transformers 4 and transformers 5 drop {H}; vLLM-like programs cannot read it"
+    assert conflict_of(LLAMA, all_readers) == f"{says}: {together}"
+    all_readers = {"transformers4": "!", "transformers": "ab", "others": "!"}
+    together = "transformers 4 and vLLM-like programs cannot read it; transformers 5 keeps both"
+    assert conflict_of(LLAMA, all_readers) == f"{says}: {together}"
+
+
+def test_a_flag_in_a_part_is_no_default():
+    flag = {"said": {"text_config": False}, "tied": False, "place": f"text_config.{FLAG}"}
+    sentence = "config.json says untied, and the files have no head"
+    assert ties.said_and_held(flag, "a.") == sentence
+
+
+# What the files hold
+
+
+def test_which_of_three_matrices_are_one_by_the_names_in_the_files():
+    known = kinds.read_class("prophetnet", "ProphetNetForCausalLM")
+    names = known.names[2]
+    stored = [tensor(name) for name in names]
+    found = matrices.Matrices(stored, name_set=2)
+    told = ties.held_report(known, found, matrices.Comparison("aba"), "ab0")
+    assert told["one"] == [[names[0], names[2]], [names[1]]]
+    assert [each["name"] for each in told["more"]] == [names[2]]
+    assert (told["usual"], told["holds"]) == (True, "different")
+
+
+def test_the_copies_of_matrices_that_cannot_be_compared_waste_nothing_that_is_known():
+    names = T5.names[0]
+    stored = [tensor(name, start=number << 20) for number, name in enumerate(names)]
+    found = matrices.Matrices(stored, quantised=set(names), name_set=0)
+    told = ties.held_report(T5, found, matrices.Comparison(None), None)
+    assert (told["wasted_bytes"], told["holds"]) == (0, "not comparable")
+
+
+def test_the_first_copy_is_the_one_that_is_not_wasted():
+    sizes = (V, V // 2)  # one copy in two shapes of a file, which another program wrote
+    stored = [tensor(str(rows), start=rows << 20, rows=rows) for rows in sizes]
+    assert ties.wasted_bytes(matrices.Matrices(stored), "aa") == 4 * D * sizes[1]
