@@ -1,0 +1,232 @@
+"""The facts of a class, by which its files are read: small made rules, each a case of one function.
+
+A rule says flags -> state -> reading, for each version and set of names: the top of kinds.py.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from tiedgpt.anymodel import kinds
+
+E, H, M = "model.embed_tokens.weight", "lm_head.weight", "more.weight"
+LLAMA = kinds.read_class("llama", "LlamaForCausalLM")
+GEMMA3 = kinds.read_class("gemma3", "Gemma3ForConditionalGeneration")
+
+
+def made(names, **rules):
+    """A class with these sets of names. rules: v4=[...], a rule for each set of names."""
+    return replace(
+        LLAMA,
+        names=names,
+        absent_prefixes=("",) * len(names),
+        rules={version.removeprefix("v"): of_sets for version, of_sets in rules.items()},
+    )
+
+
+TWO = ((E, H), (E, f"big.{H}"))
+THREE = ((E, H, M), (E, f"big.{H}", M))
+
+
+@pytest.mark.parametrize(
+    ("names", "readings", "prefix"),  # of version 4 with the second set of names
+    [
+        (TWO, {"t": {"ab": "?b"}}, "big"),
+        (TWO, {"f": {"a.": "a?"}, "t": {"a.": "a0", "aa": "?a"}}, "big"),
+        (TWO, {"t": {".a": "?a"}}, ""),  # no embedding is stored
+        (TWO, {"t": {"ab": "a?"}}, ""),
+        (TWO, {"t": {"ab": "ab"}}, ""),
+        (((E, H), (E, f"model.{H}")), {"t": {"ab": "?b"}}, ""),  # all names have it
+        (((E, H), (M, f"big.{H}")), {"t": {"ab": "?b"}}, ""),
+    ],
+)
+def test_the_prefix_with_which_the_embedding_is_not_found(names, readings, prefix):
+    known = made(names, v4=[None, readings])
+    assert (known.wrapper("4"), known.wrapper("5")) == (prefix, "")
+
+
+@pytest.mark.parametrize(
+    ("of_4", "of_5", "never_tied"),
+    [
+        ("ab.", "abc", {2}),
+        ("ab0", "abc", set()),
+        ("abc", "ab1", set()),
+        ("abc", "!", {2}),
+        ("a?0", "abc", set()),
+        ("a0c", "a0c", {2}),
+    ],
+)
+def test_a_matrix_that_one_version_ties_is_not_never_tied(of_4, of_5, never_tied):
+    known = made(THREE, v4=[{"t": {"abc": of_4}}], v5=[None, {"f": {"abc": of_5}}])
+    assert known.never_tied == never_tied
+
+
+def test_the_readings_of_all_sets_of_names():
+    known = made(TWO, v5=[{"t": {"aa": "a0"}, "f": {"ab": "ab"}}, None, {"t": {"aa": "aa"}}])
+    assert known.all_readings("5") == {"a0", "ab", "aa"}
+    assert known.all_readings("4") == set()
+
+
+def test_the_untied_model_has_a_head_that_differs_from_all_other_matrices():
+    rules = {"abc": "abc", "abb": "ab1", "ab.": "ab0"}
+    known = made(THREE, v5=[{"f": rules}, {"f": {"abc": "ab1"}}])
+    counts = {"abb": 3, "aab": 3, "abc": 3, "a.b": 3, "a..": 2, ".ab": None, "aaa": None}
+    for state, count in counts.items():
+        assert known.count_untied(0, state) == count, state
+    assert known.count_untied(1, "abb") == 2
+
+
+@pytest.mark.parametrize(
+    ("of_4", "of_5", "tied", "untied"),
+    [
+        ("abc", "ab1", 2, 2),  # none ties the head: that of the newest
+        ("a0c", "abc", 2, 3),  # the version that ties it goes before the newer one
+        ("ab1", "!", 2, 2),
+        ("!", "!", None, None),
+        ("a00", "!", 1, 1),
+        ("!", "abc", 3, 3),
+    ],
+)
+def test_whose_matrices_are_counted(of_4, of_5, tied, untied):
+    known = made(
+        THREE,
+        v4=[{"t": {"abc": of_4}, "f": {"abc": of_4}}],
+        v5=[{"t": {"abc": of_5}, "f": {"abc": of_5}}],
+    )
+    assert known.count_in_memory(0, "t", "abc") == tied
+    assert known.count_in_memory(0, "f", "abc") == untied
+    assert known.count_in_memory(0, "f", "ab.") is None
+
+
+def test_the_flag_stands_at_each_place_of_the_class_that_is_counted():
+    assert GEMMA3.count_in_memory(0, "t", "a.") == 1
+    assert GEMMA3.count_in_memory(0, "f", "ab") == 2
+
+
+def test_the_default_of_each_place_is_its_own():
+    known = replace(GEMMA3, defaults={"4": [True, False], "5": [True, None]})
+    assert (known.default(""), known.default("text_config")) == (True, None)
+    known = replace(GEMMA3, defaults={"5": [True, False]})
+    assert (known.default(""), known.default("text_config")) == (True, False)
+
+
+def test_a_reading_that_was_not_measured_is_none():
+    known = made(TWO, v5=[{"t": {"aa": "a0"}}, None])
+    assert known.reading("5", 0, "t", "aa") == "a0"
+    for version, name_set, flags, state in (
+        ("4", 0, "t", "aa"),
+        ("5", 1, "t", "aa"),
+        ("5", 0, "f", "aa"),
+        ("5", 0, "t", "ab"),
+    ):
+        assert known.reading(version, name_set, flags, state) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"model_type": "gpt2"}, "GPT2LMHeadModel"),  # of two
+        ({"model_type": "aria", "architectures": []}, "AriaForConditionalGeneration"),  # the only
+        ({"model_type": "albert"}, None),  # AutoModelForCausalLM takes none of two
+        ({"model_type": "gpt2", "architectures": ["GPT2DoubleHeadsModel"]}, "GPT2DoubleHeadsModel"),
+        ({"model_type": "gpt2", "architectures": ["GPT2Model"]}, None),
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel", "GPT2Model"]}, None),
+        *(({"model_type": "gpt2", "architectures": none}, None) for none in ("", {}, 0, False)),
+        ({"model_type": "xyz"}, None),
+        ({"model_type": ["gpt2"]}, None),
+        ({}, None),
+    ],
+)
+def test_the_class_that_reads_a_model(config, name):
+    known = kinds.model_class(config)
+    assert (known and known.name) == name
+
+
+def test_the_facts_are_read_once():
+    assert kinds.load_kinds() is kinds.load_kinds()
+    assert kinds.read_class("gpt2", "GPT2LMHeadModel") is kinds.model_class({"model_type": "gpt2"})
+    assert kinds.all_classes() is kinds.all_classes()
+    assert LLAMA in kinds.all_classes()
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [("a.b.c", 1), ("a.b.d", None), ("a.b.c.d", None), ("a", {"b": {"c": 1}}), ("x.b", None)],
+)
+def test_a_value_of_config_json_by_its_place(place, value):
+    assert kinds.value_at({"a": {"b": {"c": 1}}, "b": 2, "x": [2]}, place) == value
+
+
+# Readings
+
+
+@pytest.mark.parametrize(
+    ("tied", "state", "reading"),
+    [
+        (True, "ab", "a0"),
+        (True, "a.", "a0"),
+        (True, ".a", "!"),
+        (True, "..", "!"),
+        (False, "ab", "ab"),
+        (False, "aa", "aa"),
+        (False, "a.", "!"),
+        (False, ".a", "!"),
+        (None, "ab", None),
+    ],
+)
+def test_what_is_read_by_the_rule(tied, state, reading):
+    assert kinds.by_rule(tied, state) == reading
+
+
+@pytest.mark.parametrize(
+    ("reading", "words"),
+    [
+        ("a00?", "random"),
+        ("a0?a", "random"),
+        ("a?1b", "random"),
+        ("?000", "random"),
+        ("?bbb", "random embedding"),
+        ("abab", "untied"),
+        ("ab11", "untied"),
+        ("a001", "tied"),
+        ("!", "error"),
+    ],
+)
+def test_a_reading_of_four_matrices_in_words(reading, words):
+    assert kinds.in_words(reading) == words
+
+
+@pytest.mark.parametrize(
+    ("readings", "do_agree"),
+    [
+        (["ab1", "abb"], True),
+        (["a00", "a01"], True),
+        (["ab", "aa"], False),
+        (["aa", "a0"], False),
+        (["ab", "ab", "a0"], False),
+        (["!", "!"], True),
+        (["!", "ab"], False),
+    ],
+)
+def test_which_readings_agree(readings, do_agree):
+    assert kinds.agree(readings) == do_agree
+
+
+@pytest.mark.parametrize(
+    ("reading", "state", "lost"),
+    [
+        ("b0", "ab", "drops 0"),
+        ("a0", "ab", "drops 1"),
+        ("a000", "abcd", "drops 1 and 2 and 3"),
+        ("d000", "abcd", "drops 0 and 1 and 2"),
+        ("a0", "aa", ""),
+        ("ba", "ab", ""),
+        ("a0", "a.", ""),
+        ("a0??", "a...", "makes another matrix random"),
+        ("?0?a", "...a", "makes the embedding and the head and another matrix random"),
+        ("?a", "ba", "makes the embedding random"),
+        ("!", "ab", "cannot read it"),
+    ],
+)
+def test_what_a_program_loses_of_the_files(reading, state, lost):
+    assert kinds.what_is_lost(reading, state, "0123"[: len(state)]) == lost
