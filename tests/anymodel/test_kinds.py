@@ -122,24 +122,23 @@ def test_a_reading_that_was_not_measured_is_none():
         assert known.reading(version, name_set, flags, state) is None
 
 
-@pytest.mark.parametrize(
-    ("config", "name"),
-    [
-        ({"model_type": "gpt2"}, "GPT2LMHeadModel"),  # of two
-        ({"model_type": "aria", "architectures": []}, "AriaForConditionalGeneration"),  # the only
-        ({"model_type": "albert"}, None),  # AutoModelForCausalLM takes none of two
-        ({"model_type": "gpt2", "architectures": ["GPT2DoubleHeadsModel"]}, "GPT2DoubleHeadsModel"),
-        ({"model_type": "gpt2", "architectures": ["GPT2Model"]}, None),
-        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel", "GPT2Model"]}, None),
-        *(({"model_type": "gpt2", "architectures": none}, None) for none in ("", {}, 0, False)),
-        ({"model_type": "xyz"}, None),
-        ({"model_type": ["gpt2"]}, None),
-        ({}, None),
-    ],
-)
-def test_the_class_that_reads_a_model(config, name):
-    known = kinds.model_class(config)
-    assert (known and known.name) == name
+def test_the_class_that_reads_a_model():
+    for kind, classes, name in (
+        ("gpt2", None, "GPT2LMHeadModel"),  # of two
+        ("aria", [], "AriaForConditionalGeneration"),  # the only one
+        ("albert", None, None),  # AutoModelForCausalLM takes none of two
+        ("gpt2", ["GPT2DoubleHeadsModel"], "GPT2DoubleHeadsModel"),
+        ("gpt2", ["GPT2Model"], None),
+        ("gpt2", ["GPT2LMHeadModel", "GPT2Model"], None),
+        *(("gpt2", none, None) for none in ("", {}, 0, False)),
+        ("xyz", None, None),
+        (["gpt2"], None, None),
+        (None, None, None),
+    ):
+        known = kinds.model_class({"model_type": kind, "architectures": classes})
+        assert (known and known.name) == name, (kind, classes)
+    assert kinds.model_class({"model_type": "gpt2"}).name == "GPT2LMHeadModel"
+    assert kinds.model_class({}) is None
 
 
 def test_the_facts_are_read_once():
@@ -149,84 +148,60 @@ def test_the_facts_are_read_once():
     assert LLAMA in kinds.all_classes()
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [("a.b.c", 1), ("a.b.d", None), ("a.b.c.d", None), ("a", {"b": {"c": 1}}), ("x.b", None)],
-)
-def test_a_value_of_config_json_by_its_place(place, value):
-    assert kinds.value_at({"a": {"b": {"c": 1}}, "b": 2, "x": [2]}, place) == value
+def test_a_value_of_config_json_by_its_place():
+    config = {"a": {"b": {"c": 1}}, "b": 2, "x": [2]}
+    values = {"a.b.c": 1, "a.b.d": None, "a.b.c.d": None, "a": {"b": {"c": 1}}, "x.b": None}
+    assert {place: kinds.value_at(config, place) for place in values} == values
 
 
 # Readings
 
 
-@pytest.mark.parametrize(
-    ("tied", "state", "reading"),
-    [
-        (True, "ab", "a0"),
-        (True, "a.", "a0"),
-        (True, ".a", "!"),
-        (True, "..", "!"),
-        (False, "ab", "ab"),
-        (False, "aa", "aa"),
-        (False, "a.", "!"),
-        (False, ".a", "!"),
-        (None, "ab", None),
-    ],
-)
-def test_what_is_read_by_the_rule(tied, state, reading):
-    assert kinds.by_rule(tied, state) == reading
+def test_what_is_read_by_the_rule():
+    for tied, readings in (
+        (True, {"ab": "a0", "aa": "a0", "a.": "a0", ".a": "!", "..": "!"}),
+        (False, {"ab": "ab", "aa": "aa", "a.": "!", ".a": "!", "..": "!"}),
+        (None, {"ab": None, "a.": None}),
+    ):
+        assert {state: kinds.by_rule(tied, state) for state in readings} == readings
 
 
-@pytest.mark.parametrize(
-    ("reading", "words"),
-    [
-        ("a00?", "random"),
-        ("a0?a", "random"),
-        ("a?1b", "random"),
-        ("?000", "random"),
-        ("?bbb", "random embedding"),
-        ("abab", "untied"),
-        ("ab11", "untied"),
-        ("a001", "tied"),
-        ("!", "error"),
-    ],
-)
-def test_a_reading_of_four_matrices_in_words(reading, words):
-    assert kinds.in_words(reading) == words
+def test_a_reading_of_four_matrices_in_words():
+    words = {
+        "a00?": "random",
+        "a0?a": "random",
+        "a?1b": "random",
+        "?000": "random",
+        "?bbb": "random embedding",
+        "abab": "untied",
+        "ab11": "untied",
+        "a001": "tied",
+        "!": "error",
+    }
+    assert {reading: kinds.in_words(reading) for reading in words} == words
 
 
-@pytest.mark.parametrize(
-    ("readings", "do_agree"),
-    [
-        (["ab1", "abb"], True),
-        (["a00", "a01"], True),
-        (["ab", "aa"], False),
-        (["aa", "a0"], False),
-        (["ab", "ab", "a0"], False),
-        (["!", "!"], True),
-        (["!", "ab"], False),
-    ],
-)
-def test_which_readings_agree(readings, do_agree):
-    assert kinds.agree(readings) == do_agree
+def test_which_readings_agree():
+    for readings in (["ab1", "abb"], ["a00", "a01"], ["!", "!"]):
+        assert kinds.agree(readings), readings
+    for readings in (["ab", "aa"], ["aa", "a0"], ["ab", "ab", "a0"], ["!", "ab"]):
+        assert not kinds.agree(readings), readings
 
 
-@pytest.mark.parametrize(
-    ("reading", "state", "lost"),
-    [
-        ("b0", "ab", "drops 0"),
-        ("a0", "ab", "drops 1"),
-        ("a000", "abcd", "drops 1 and 2 and 3"),
-        ("d000", "abcd", "drops 0 and 1 and 2"),
-        ("a0", "aa", ""),
-        ("ba", "ab", ""),
-        ("a0", "a.", ""),
-        ("a0??", "a...", "makes another matrix random"),
-        ("?0?a", "...a", "makes the embedding and the head and another matrix random"),
-        ("?a", "ba", "makes the embedding random"),
-        ("!", "ab", "cannot read it"),
-    ],
-)
-def test_what_a_program_loses_of_the_files(reading, state, lost):
-    assert kinds.what_is_lost(reading, state, "0123"[: len(state)]) == lost
+def test_what_a_program_loses_of_the_files():
+    lost = {
+        ("b0", "ab"): "drops 0",
+        ("a0", "ab"): "drops 1",
+        ("a000", "abcd"): "drops 1 and 2 and 3",
+        ("d000", "abcd"): "drops 0 and 1 and 2",
+        ("a0", "aa"): "",
+        ("ba", "ab"): "",
+        ("a0", "a."): "",
+        ("a0??", "a..."): "makes another matrix random",
+        ("?0?a", "...a"): "makes the embedding and the head and another matrix random",
+        ("?a", "ba"): "makes the embedding random",
+        ("!", "ab"): "cannot read it",
+    }
+    for (reading, state), what in lost.items():
+        names = "0123"[: len(state)]
+        assert kinds.what_is_lost(reading, state, names) == what

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.checkpoint_files import safetensors_content
-from support.commands import answer, assert_one_error_line
+from support.checks import refuses
 from support.loopback_hub import INDEX, WEIGHTS
 
 from tiedgpt.anymodel import kinds, matrices, ties
-from tiedgpt.anymodel.headers import open_any
+from tiedgpt.anymodel.headers import HubModel, open_any
 from tiedgpt.anymodel.ties import FLAG, tie_report
 from tiedgpt.checkpoints.tensors import Tensor
+from tiedgpt.errors import CheckpointError
 
 V, D = 40, 8
 E = "model.embed_tokens.weight"  # the embedding of Llama
@@ -125,18 +126,18 @@ FLAGS = {  # the fields of config.json, the class, and what of the report is not
 }
 
 
-@pytest.mark.parametrize(("config", "known", "differences"), FLAGS.values(), ids=FLAGS)
-def test_what_config_json_says_of_the_flag(config, known, differences):
-    expected = {
-        "kind": None,
-        "class": None,
-        "said": {},
-        "word": "-",
-        "tied": None,
-        "place": FLAG if "" in differences.get("said", {}) else None,
-        "class_without_head": None,
-    }
-    assert ties.read_flag("model", config, known) == expected | differences
+def test_what_config_json_says_of_the_flag():
+    for config, known, differences in FLAGS.values():
+        expected = {
+            "kind": None,
+            "class": None,
+            "said": {},
+            "word": "-",
+            "tied": None,
+            "place": FLAG if "" in differences.get("said", {}) else None,
+            "class_without_head": None,
+        }
+        assert ties.read_flag("model", config, known) == expected | differences
 
 
 # The adapter beside a model
@@ -209,19 +210,13 @@ def test_files_beside_a_file_that_was_asked_for_are_not_looked_at(tmp_path):
     assert (report["verdict"], report["not_read"]) == ("untied", [])
 
 
-@pytest.mark.parametrize(
-    ("file", "is_weights"),
-    [
-        ("upscaler.pt", True),
-        ("model.safetensors.orig", False),
-        ("pytorch_model.bin.index.json", False),
-        ("sampler.pt", False),
-    ],
-)
-def test_which_files_beside_may_hold_weights(tmp_path, file, is_weights):
+def test_which_files_beside_may_hold_weights(tmp_path):
     path = write_class(tmp_path, LLAMA, "ab", {FLAG: False})
-    (tmp_path / file).touch()
-    assert report_of(path)["not_read"] == ([file] if is_weights else [])
+    weights = ["old_optimizer.bin", "upscaler.pt"]
+    others = ["model.safetensors.orig", "pytorch_model.bin.index.json", "sampler.pt"]
+    for file in weights + others:
+        (tmp_path / file).touch()
+    assert report_of(path)["not_read"] == weights
 
 
 def test_all_files_of_an_index_were_read(tmp_path):
@@ -236,48 +231,43 @@ def test_all_files_of_an_index_were_read(tmp_path):
     assert [mend["flags"] for mend in report["mends"]] == [{"": False}]
 
 
-def test_a_folder_without_weights_and_without_config_json_is_refused(tmp_path, run):
-    assert_one_error_line(run("check", str(tmp_path)), str(tmp_path))
+def test_a_folder_without_weights_and_without_config_json_is_refused(tmp_path):
+    refuses(str(tmp_path), report_of, tmp_path)
 
 
 # Parameters
 
 
-@pytest.mark.parametrize("letters", ["abc.", "ab.c", "aabb"])
-def test_the_matrices_of_an_encoder_or_a_decoder_are_compared_for_the_counts(
-    tmp_path, run, letters
-):
+def test_the_matrices_of_an_encoder_or_a_decoder_are_compared_for_the_counts(tmp_path):
     """T5's encoder and decoder are one with the embedding only if they equal it."""
-    path = write_class(tmp_path, T5, letters, {FLAG: True})
-    document = answer(run, "params", path)
-    tied, untied = {"abc.": (1, 3), "ab.c": (1, 3), "aabb": (3, 4)}[letters]
-    assert (document["tied"]["total"], document["untied"]["total"]) == (
-        tied * V * D,
-        untied * V * D,
-    )
-    counted = report_of(path)["parameters"]
-    assert counted == {name: document[name] for name in counted}
+    for state, tied, untied in (("abc.", 1, 3), ("ab.c", 1, 3), ("aabb", 3, 4)):
+        path = write_class(tmp_path, T5, state, {FLAG: True})
+        for counted in (report_of(path)["parameters"], ties.size_report("model", open_any(path))):
+            totals = counted["tied"]["total"], counted["untied"]["total"]
+            assert totals == (tied * V * D, untied * V * D), state
 
 
-def test_params_has_the_shape_of_the_stored_embedding(tmp_path, run):
+def test_params_has_the_shape_of_the_stored_embedding(tmp_path):
     """RemBERT's head is wider."""
     known = kinds.read_class("rembert", "RemBertForMaskedLM")
     embedding, head = known.names[0]
     config = {**CONFIG, "model_type": "rembert", "architectures": [known.name], FLAG: False}
     config |= {"input_embedding_size": D - 1, "output_embedding_size": D + 1}
     arrays = {embedding: np.ones((V, D - 1), np.float32), head: np.ones((V, D + 1), np.float32)}
-    assert answer(run, "params", write(tmp_path, config, arrays))["shape"] == [V, D - 1]
+    model = open_any(write(tmp_path, config, arrays))
+    assert ties.size_report("model", model)["shape"] == (V, D - 1)
 
 
-def test_params_names_both_shapes_that_config_json_contradicts(tmp_path, run):
+def test_params_names_both_shapes_that_config_json_contradicts(tmp_path):
     arrays = {E: VALUES["a"][1:], H: VALUES["b"][1:]}
     said = [
         f"the shape of {name} is {V - 1} x {D}, but vocab_size is {V} in config.json"
         for name in arrays
     ]
-    path = write(tmp_path, {**CONFIG, FLAG: False}, arrays)
-    sentence = f"{path}: its parameters are not known: {'; '.join(said)}\n"
-    assert_one_error_line(run("params", path), sentence)
+    model = open_any(write(tmp_path, {**CONFIG, FLAG: False}, arrays))
+    with pytest.raises(CheckpointError) as caught:
+        ties.size_report("mine", model)
+    assert str(caught.value) == f"mine: its parameters are not known: {'; '.join(said)}"
 
 
 @pytest.mark.parametrize(
@@ -293,12 +283,16 @@ def test_a_head_with_other_rows_that_is_not_stored_is_not_counted(
     assert (report_of(path)["parameters"] is not None) == is_counted
 
 
-def test_params_of_a_repository_without_safetensors_are_those_of_config_json(hub_server, run):
+def test_a_repository_without_safetensors_has_the_parameters_of_its_config_json():
+    """What its files hold is not known."""
     sizes = {"intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
-    hub_server.put("owner/model", {"config.json": json.dumps(CONFIG | sizes).encode()})
-    document = answer(run, "params", "owner/model")
-    assert (document["source"], document["shape"]) == ("config.json", [V, D])
-    assert document["difference"] == V * D
+    empty = SimpleNamespace(label="owner/model", read_range=lambda *_, **__: None)
+    model = HubModel(CONFIG | sizes, empty)
+    report = ties.size_report("model", model)
+    assert (report["source"], report["shape"]) == ("config.json", (V, D))
+    assert (report["difference"], report["not_looked_at"]) == (V * D, None)
+    with pytest.raises(CheckpointError, match="owner/model has neither model"):
+        tie_report("model", model)
 
 
 # Why it is not known
@@ -449,29 +443,26 @@ def test_two_matrices_that_end_at_one_place_share_a_part():
     assert said == f"{E} and {H} share a part of their memory in the file"
 
 
-@pytest.mark.parametrize(
-    ("reading", "one", "names"),  # one: the numbers of the matrices that are one in the file
-    [
-        ("a0", (0, 1), []),
-        ("!", (0, 1), []),
-        ("ab", (0, 1), (0, 1)),
-        ("ab", (), []),
-        ("ab00", (2, 3), []),
-        ("ab00", (0, 3), []),
-        ("ab00", (1, 2), (1, 2)),
-        ("ab00", (1, 3), (1, 3)),
-        ("a?00", (0, 2, 3), []),
-        ("abcd", (2, 3), []),
-        ("ab1d", (0, 2), (0, 2)),
-    ],
-)
-def test_which_matrices_stay_one_in_an_untied_model(reading, one, names):
-    stored = [
-        None if letter == "?" else tensor(str(n), start=0 if n in one else (n + 1) << 20)
-        for n, letter in enumerate(reading.ljust(2, "!"))
-    ]
-    found = matrices.Matrices(stored, name_set=0)
-    assert ties.stay_one(found, reading) == [str(number) for number in names]
+def test_which_matrices_stay_one_in_an_untied_model():
+    for reading, one, names in (  # one: the numbers of the matrices that are one in the file
+        ("a0", "01", []),
+        ("ab", "01", ["0", "1"]),
+        ("ab", "", []),
+        ("ab00", "23", []),
+        ("ab00", "03", []),
+        ("ab00", "12", ["1", "2"]),
+        ("ab00", "13", ["1", "3"]),
+        ("a?00", "023", []),
+        ("abcd", "23", []),
+        ("ab1d", "02", ["0", "2"]),
+    ):
+        stored = [
+            None if letter == "?" else tensor(number, start=0 if number in one else n << 20)
+            for n, (number, letter) in enumerate(zip("0123", reading, strict=False), start=1)
+        ]
+        found = matrices.Matrices(stored, name_set=0)
+        assert ties.stay_one(found, reading) == names, (reading, one)
+        assert ties.stay_one(found, "!") == []
 
 
 def versions_not_measured(known, stored, name_set=0, **config):
@@ -521,26 +512,21 @@ def test_what_transformers_4_cannot_load_is_said_after_what_an_adapter_makes_of_
 STATE_NOT_MEASURED = "was not measured with transformers {} in this state of flags and files"
 
 
-@pytest.mark.parametrize(
-    ("version", "changes", "name_set", "flags", "state", "expected"),
-    [
-        ("5", {}, 0, "t", "a.", ("a0", None)),
-        ("4", {"versions": ("5",)}, 0, "t", "a.", (None, "transformers 4 has no {}")),
-        ("5", {"versions": ("4",)}, 0, "t", "a.", (None, "transformers 5 has no {}")),
-        ("4", {"rules": {}}, 0, "t", "a.", (None, "{} was not measured with transformers 4")),
-        ("5", {"rules": {}}, 0, "t", "a.", (None, "{} was not measured with transformers 5")),
-        ("4", {}, 0, "t", ".a", ("!", None)),
-        ("4", {}, 1, "t", "ab", (None, "{} " + STATE_NOT_MEASURED.format(4))),
-        ("5", {}, 0, "t", "..", (None, "{} " + STATE_NOT_MEASURED.format(5))),
-    ],
-)
-def test_how_a_version_reads_a_state(version, changes, name_set, flags, state, expected):
-    known = replace(LLAMA, **changes)
-    reading, sentence = expected
-    tensors = [None if letter == "." else tensor(letter, ord(letter) << 20) for letter in state]
-    found = matrices.Matrices(tensors, name_set=name_set)
-    said = ties.read_by(version, known, flags, found, name_set, state)
-    assert said == (reading, sentence and sentence.format(LLAMA.name))
+def test_how_a_version_reads_a_state():
+    found = matrices.Matrices([tensor(E), tensor(H, start=1 << 20)])
+    for version, changes, name_set, state, reading, sentence in (
+        ("5", {}, 0, "a.", "a0", None),
+        ("4", {"versions": ("5",)}, 0, "a.", None, "transformers 4 has no {}"),
+        ("5", {"versions": ("4",)}, 0, "a.", None, "transformers 5 has no {}"),
+        ("4", {"rules": {}}, 0, "a.", None, "{} was not measured with transformers 4"),
+        ("5", {"rules": {}}, 0, "a.", None, "{} was not measured with transformers 5"),
+        ("4", {}, 0, ".a", "!", None),
+        ("4", {}, 1, "ab", None, "{} " + STATE_NOT_MEASURED.format(4)),
+        ("5", {}, 0, "..", None, "{} " + STATE_NOT_MEASURED.format(5)),
+    ):
+        known = replace(LLAMA, **changes)
+        said = ties.read_by(version, known, "t", found, name_set, state)
+        assert said == (reading, sentence and sentence.format(LLAMA.name))
 
 
 def test_an_error_that_was_measured_with_other_names_is_known():
