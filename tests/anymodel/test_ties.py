@@ -610,3 +610,28 @@ def test_the_first_copy_is_the_one_that_is_not_wasted():
     sizes = (V, V // 2)  # one copy in two shapes of a file, which another program wrote
     stored = [tensor(str(rows), start=rows << 20, rows=rows) for rows in sizes]
     assert ties.wasted_bytes(matrices.Matrices(stored), "aa") == 4 * D * sizes[1]
+
+
+# What the reports do not speak of
+
+
+def test_what_is_not_looked_at_is_said_whole(tmp_path):
+    model = open_any(write_class(tmp_path, LLAMA, "a.", {FLAG: True}))
+    assert tie_report("model", model)["not_looked_at"] == (
+        "whether the rest of config.json and of the files loads, and whether the class has more or "
+        "fewer parameters"
+    )
+    assert ties.size_report("model", model)["not_looked_at"] == (
+        "which of the stored tensors the class leaves out, and which others it has"
+    )
+
+
+def test_params_refuses_a_flag_that_is_none_with_the_models_name(tmp_path):
+    for fields, shown in (({FLAG: None}, "None"), ({"text_config": {FLAG: "yes"}}, "'yes'")):
+        model = open_any(write_class(tmp_path, LLAMA, "a.", fields))
+        with pytest.raises(CheckpointError) as caught:
+            ties.size_report("mine", model)
+        assert str(caught.value) == (
+            f"mine: {FLAG} in config.json must be true or false, got {shown}: how programs read "
+            "this was not measured"
+        )
