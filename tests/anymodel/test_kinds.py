@@ -205,3 +205,38 @@ def test_what_a_program_loses_of_the_files():
     for (reading, state), what in lost.items():
         names = "0123"[: len(state)]
         assert kinds.what_is_lost(reading, state, names) == what
+
+
+# The facts of classes that have more of them than most
+
+
+def test_each_fact_of_a_class_is_read():
+    classes = {known.name: known for known in kinds.all_classes()}
+    nezha, evolla = classes["NezhaForMaskedLM"], classes["EvollaForProteinText2Text"]
+    assert (evolla.versions, tuple(evolla.rules)) == (("4", "5"), ("5",))
+    assert classes["AfmoeForCausalLM"].versions == ("5",)
+    assert classes["LlavaForConditionalGeneration"].nested_kinds == {
+        "text_config": ["llama", "mistral", "qwen2"]
+    }
+    assert classes["RemBertForMaskedLM"].sizes == (
+        ("vocab_size", "input_embedding_size"),
+        ("vocab_size", "output_embedding_size"),
+    )
+    assert classes["MarianForCausalLM"].shares == {"share_encoder_decoder_embeddings": True}
+    assert classes["Gemma4ForCausalLM"].other_flags == ("per_layer_config",)
+    assert "model.layers.N.mlp.gate.e_score_correction_bias" in (
+        classes["DeepseekV3ForCausalLM"].buffers
+    )
+    # Of BERT the second bias is a parameter of its own, and of Nezha it never is.
+    second, bias = "cls.predictions.decoder.bias", "cls.predictions.bias"
+    assert classes["BertForMaskedLM"].copies == nezha.copies == {second: bias}
+    assert (classes["BertForMaskedLM"].separate, nezha.separate) == ((second,), ())
+    assert (classes["ColPaliForRetrieval"].is_counted, nezha.is_counted) == (False, True)
+    assert (classes["GlmForCausalLM"].default_pad, LLAMA.default_pad) == (151329, 0)
+    assert classes["RobertaForMaskedLM"].positions == {"max_position_embeddings": 512}
+    assert classes["RobertaForMaskedLM"].absent_prefixes == ("", "roberta.", "")
+    assert (classes["Qwen3MoeForCausalLM"].not_read_by_4, LLAMA.not_read_by_4) == (True, False)
+    # A set of names that was not measured has no rule.
+    assert None in classes["MarianMTModel"].rules["5"]
+    # Each kind may have several classes.
+    assert {"BertForMaskedLM", "BertForPreTraining", "BertLMHeadModel"} <= set(classes)
