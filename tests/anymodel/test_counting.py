@@ -81,18 +81,49 @@ def test_each_copy_that_is_a_parameter_of_the_untied_model_is_counted():
     assert count(stored, known, None, others=biases + all_copies) == expected
 
 
-def test_a_setting_that_must_have_a_value_is_not_left_out():
-    config = SIZES | dict.fromkeys(
-        (
-            *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
-            "intermediate_size",
-        ),
-        4,
-    )
-    layers = dict.fromkeys(("qkv_biases", "head_norms"), False) | {"norms": 2, "biases": []}
-    layers |= {"optional": [], "fixed": {"of_mine": 1}}
-    for fields in ({}, {"of_mine": None}, {"of_mine": 2}):
+def test_a_buffer_of_another_class_is_a_parameter():
+    stored = [tensor(E, V, D), tensor(H, V, D)]
+    name = "model.layers.0.mlp.gate.e_score_correction_bias"
+    assert any(kinds.pattern(name) in known.buffers for known in kinds.all_classes())
+    for known, more in ((LLAMA, 5), (None, 0)):  # of a class that is not known it may be one
+        numbers = count(stored, known, None, others=[tensor(name, 5)])
+        assert numbers == (V * D + more, 2 * V * D + more)
+
+
+# From config.json
+
+
+OF_LAYERS = (
+    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    "intermediate_size",
+)
+LIKE_LLAMA = {
+    "qkv_biases": False,
+    "head_norms": False,
+    "norms": 2,
+    "biases": ["attention_bias"],
+    "optional": [],
+    "fixed": {"of_mine": 1},
+}
+
+
+def test_a_setting_that_was_not_measured_is_refused():
+    config = SIZES | dict.fromkeys(OF_LAYERS, 4) | {"of_mine": 1}
+    assert counting.count_from_config(config, LIKE_LLAMA)["difference"] == V * D
+    for fields in ({"of_mine": None}, {"of_mine": 2}, {"mlp_bias": True}):
         with pytest.raises(CheckpointError) as caught:
-            counting.count_from_config(config | fields, layers)
+            counting.count_from_config(config | fields, LIKE_LLAMA)
         assert str(caught.value) == "config.json has a setting that was not measured"
-    assert counting.count_from_config(config | {"of_mine": 1}, layers)["difference"] == V * D
+    del config["of_mine"]
+    with pytest.raises(CheckpointError, match="not measured"):
+        counting.count_from_config(config, LIKE_LLAMA)
+
+
+@pytest.mark.parametrize("value", [True, 2**31, 4.0, None])
+def test_what_is_no_size_is_refused(value):
+    for name in (*SIZES, *OF_LAYERS):
+        config = SIZES | dict.fromkeys(OF_LAYERS, 4) | {"of_mine": 1, name: value}
+        with pytest.raises(CheckpointError) as caught:
+            counting.count_from_config(config, LIKE_LLAMA)
+        sentence = f"{name} in config.json must be a whole number above 0, got {value!r}"
+        assert str(caught.value) == sentence

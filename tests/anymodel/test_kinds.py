@@ -132,6 +132,7 @@ def test_the_class_that_reads_a_model():
         ("gpt2", ["GPT2LMHeadModel", "GPT2Model"], None),
         *(("gpt2", none, None) for none in ("", {}, 0, False)),
         ("xyz", None, None),
+        ("GPT2", None, None),
         (["gpt2"], None, None),
         (None, None, None),
     ):
@@ -152,6 +153,7 @@ def test_a_value_of_config_json_by_its_place():
     config = {"a": {"b": {"c": 1}}, "b": 2, "x": [2]}
     values = {"a.b.c": 1, "a.b.d": None, "a.b.c.d": None, "a": {"b": {"c": 1}}, "x.b": None}
     assert {place: kinds.value_at(config, place) for place in values} == values
+    assert kinds.value_at({"a": {"b": {"c": {"d": 3}}}}, "a.b.c.d") == 3
 
 
 # Readings

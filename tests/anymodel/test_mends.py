@@ -19,14 +19,14 @@ TEXT = {"text_config": {"vocab_size": V}}
 RUN = "run, with the model's directory in place of DIRECTORY:"
 
 
-def mends_of(known, flags, state, name_set=0, others=(), config=TEXT):
+def mends_of(known, flags, state, name_set=0, others=(), file=FILE):
     names = known.names[name_set]
     stored = [
-        None if letter == "." else Tensor(Path(FILE), name, "F32", (V, D), 0, 4, memory=b"")
+        None if letter == "." else Tensor(Path(file), name, "F32", (V, D), 0, 4, memory=b"")
         for name, letter in zip(names, state, strict=True)
     ]
     found = matrices.Matrices(stored, name_set=name_set)
-    return find_mends(known, config, flags, others, found, state)
+    return find_mends(known, TEXT, flags, others, found, state)
 
 
 def told(mend):
@@ -98,8 +98,20 @@ def test_all_second_biases_are_written():
 def test_no_second_bias_is_written_into_a_model_that_was_untied_before():
     known = kinds.read_class("albert", "AlbertForMaskedLM")
     usual, there = known.names[0][1], known.names[2][1]
-    first, *_ = mends_of(known, "f", "ab", name_set=2, others=["predictions.bias"])
-    assert told(first)[2] == [f'tensors["{usual}"] = tensors.pop("{there}")']
+    bias, second = "predictions.bias", "predictions.decoder.bias"
+    moved = f'tensors["{usual}"] = tensors.pop("{there}")'
+    first, *_ = mends_of(known, "f", "ab", name_set=2, others=[bias])
+    assert told(first)[2] == [moved]
+    # The mend of a tied one unties it.
+    first, *_ = mends_of(known, "t", "ab", name_set=2, others=[bias])
+    assert told(first)[2] == [moved, f'tensors["{second}"] = tensors["{bias}"].clone()']
+
+
+def test_no_mend_changes_one_of_several_files():
+    for state, flags in ((".a", "t"), (".a", "f"), ("ab", "f")):
+        name_set = 2 if state == "ab" else 0
+        assert mends_of(LLAMA, flags, state, name_set=name_set)
+        assert mends_of(LLAMA, flags, state, name_set=name_set, file="a.safetensors") == []
 
 
 def test_a_head_alone_is_renamed_though_the_embedding_that_is_missing_has_another_name():
