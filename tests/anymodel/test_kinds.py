@@ -5,8 +5,6 @@ A rule says flags -> state -> reading, for each version and set of names: the to
 
 from dataclasses import replace
 
-import pytest
-
 from tiedgpt.anymodel import kinds
 
 E, H, M = "model.embed_tokens.weight", "lm_head.weight", "more.weight"
@@ -28,9 +26,8 @@ TWO = ((E, H), (E, f"big.{H}"))
 THREE = ((E, H, M), (E, f"big.{H}", M))
 
 
-@pytest.mark.parametrize(
-    ("names", "readings", "prefix"),  # of version 4 with the second set of names
-    [
+def test_the_prefix_with_which_the_embedding_is_not_found():
+    for names, readings, prefix in (  # of version 4 with the second set of names
         (TWO, {"t": {"ab": "?b"}}, "big"),
         (TWO, {"f": {"a.": "a?"}, "t": {"a.": "a0", "aa": "?a"}}, "big"),
         (TWO, {"t": {".a": "?a"}}, ""),  # no embedding is stored
@@ -38,27 +35,22 @@ THREE = ((E, H, M), (E, f"big.{H}", M))
         (TWO, {"t": {"ab": "ab"}}, ""),
         (((E, H), (E, f"model.{H}")), {"t": {"ab": "?b"}}, ""),  # all names have it
         (((E, H), (M, f"big.{H}")), {"t": {"ab": "?b"}}, ""),
-    ],
-)
-def test_the_prefix_with_which_the_embedding_is_not_found(names, readings, prefix):
-    known = made(names, v4=[None, readings])
-    assert (known.wrapper("4"), known.wrapper("5")) == (prefix, "")
+    ):
+        known = made(names, v4=[None, readings])
+        assert (known.wrapper("4"), known.wrapper("5")) == (prefix, "")
 
 
-@pytest.mark.parametrize(
-    ("of_4", "of_5", "never_tied"),
-    [
+def test_a_matrix_that_one_version_ties_is_not_never_tied():
+    for of_4, of_5, never_tied in (
         ("ab.", "abc", {2}),
         ("ab0", "abc", set()),
         ("abc", "ab1", set()),
         ("abc", "!", {2}),
         ("a?0", "abc", set()),
         ("a0c", "a0c", {2}),
-    ],
-)
-def test_a_matrix_that_one_version_ties_is_not_never_tied(of_4, of_5, never_tied):
-    known = made(THREE, v4=[{"t": {"abc": of_4}}], v5=[None, {"f": {"abc": of_5}}])
-    assert known.never_tied == never_tied
+    ):
+        known = made(THREE, v4=[{"t": {"abc": of_4}}], v5=[None, {"f": {"abc": of_5}}])
+        assert known.never_tied == never_tied
 
 
 def test_the_readings_of_all_sets_of_names():
@@ -76,26 +68,23 @@ def test_the_untied_model_has_a_head_that_differs_from_all_other_matrices():
     assert known.count_untied(1, "abb") == 2
 
 
-@pytest.mark.parametrize(
-    ("of_4", "of_5", "tied", "untied"),
-    [
+def test_whose_matrices_are_counted():
+    for of_4, of_5, tied, untied in (
         ("abc", "ab1", 2, 2),  # none ties the head: that of the newest
         ("a0c", "abc", 2, 3),  # the version that ties it goes before the newer one
         ("ab1", "!", 2, 2),
         ("!", "!", None, None),
         ("a00", "!", 1, 1),
         ("!", "abc", 3, 3),
-    ],
-)
-def test_whose_matrices_are_counted(of_4, of_5, tied, untied):
-    known = made(
-        THREE,
-        v4=[{"t": {"abc": of_4}, "f": {"abc": of_4}}],
-        v5=[{"t": {"abc": of_5}, "f": {"abc": of_5}}],
-    )
-    assert known.count_in_memory(0, "t", "abc") == tied
-    assert known.count_in_memory(0, "f", "abc") == untied
-    assert known.count_in_memory(0, "f", "ab.") is None
+    ):
+        known = made(
+            THREE,
+            v4=[{"t": {"abc": of_4}, "f": {"abc": of_4}}],
+            v5=[{"t": {"abc": of_5}, "f": {"abc": of_5}}],
+        )
+        assert known.count_in_memory(0, "t", "abc") == tied
+        assert known.count_in_memory(0, "f", "abc") == untied
+        assert known.count_in_memory(0, "f", "ab.") is None
 
 
 def test_the_flag_stands_at_each_place_of_the_class_that_is_counted():

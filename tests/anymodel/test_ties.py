@@ -363,9 +363,8 @@ def class_of(name):
     return next(known for known in kinds.all_classes() if known.name == name)
 
 
-@pytest.mark.parametrize(
-    ("known", "config", "sentence"),
-    [
+def test_what_was_not_measured_at_its_place():
+    for known, config, sentence in (
         (GEMMA3, {"text_config": SIZES}, None),
         (GEMMA3, SIZES, FLAT),
         (GEMMA3, {"text_config": None, **SIZES}, FLAT),
@@ -389,10 +388,8 @@ def class_of(name):
             {**SIZES, "per_layer_config": {FLAG: False}},
             f"per_layer_config.{FLAG} in config.json was not measured",
         ),
-    ],
-)
-def test_what_was_not_measured_at_its_place(known, config, sentence):
-    assert ties.place_not_measured(config, known) == sentence
+    ):
+        assert ties.place_not_measured(config, known) == sentence
 
 
 PAD = "pad_token_id is {}, and the vocabulary has {} tokens"
@@ -400,9 +397,8 @@ OTHER_VALUE = "{}, with its value in config.json, was not measured"
 QUANTISED = "config.json says that the model is quantised"
 
 
-@pytest.mark.parametrize(
-    ("known", "config", "sentence"),
-    [
+def test_what_setting_was_not_measured():
+    for known, config, sentence in (
         (LLAMA, {"decoder_vocab_size": None, **SIZES}, OTHER_VALUE.format("decoder_vocab_size")),
         (LLAMA, {"decoder_vocab_size": None}, None),
         (GEMMA3, {"text_config": {**SIZES, "pad_token_id": V}}, PAD.format(V, V)),
@@ -413,37 +409,32 @@ QUANTISED = "config.json says that the model is quantised"
         (class_of("GlmForCausalLM"), {**SIZES, "pad_token_id": None, "a": {}}, None),
         (ROBERTA, {"vocab_size": 999, "pad_token_id": 600, "max_position_embeddings": None}, None),
         (LLAMA, {"a": {}, "b": {"quantization_config": 0}}, QUANTISED),
-    ],
-)
-def test_what_setting_was_not_measured(known, config, sentence):
-    assert ties.setting_not_measured(config, known) == sentence
+    ):
+        assert ties.setting_not_measured(config, known) == sentence
 
 
 def tensor(name, start=0, rows=V, file="a.bin"):
     return Tensor(Path(file), name, "F32", (rows, D), start, start + 4 * rows * D, memory=b"")
 
 
-@pytest.mark.parametrize(
-    ("starts", "rows", "sentence"),
-    [
+def test_each_two_matrices_may_share_a_part_of_their_memory():
+    """rows: of the last matrix."""
+    for starts, rows, sentence in (
         ((0, 1, 2, 3), V, None),
         ((0, 1, 2, 0), V, None),  # one matrix by two names
         ((0, 1, 2, 0), V - 1, "{0} and {3} share a part of their memory in the file"),
         ((0, 1, 1.5, 4), V, "{1} and {2} share a part of their memory in the file"),
         ((0, 1, 3, 3.5), V, "{2} and {3} share a part of their memory in the file"),
-    ],
-)
-def test_each_two_matrices_may_share_a_part_of_their_memory(starts, rows, sentence):
-    """rows: of the last matrix."""
-    names = T5.names[0]
-    stored = [
-        tensor(name, start=int(start * 4 * V * D), rows=rows if name == names[-1] else V)
-        for name, start in zip(names, starts, strict=True)
-    ]
-    found = matrices.Matrices(stored, name_set=0)
-    model = SimpleNamespace(stored={})
-    said = ties.file_not_measured(model, T5, found, name_set=0)
-    assert said == (sentence and sentence.format(*names))
+    ):
+        names = T5.names[0]
+        stored = [
+            tensor(name, start=int(start * 4 * V * D), rows=rows if name == names[-1] else V)
+            for name, start in zip(names, starts, strict=True)
+        ]
+        found = matrices.Matrices(stored, name_set=0)
+        model = SimpleNamespace(stored={})
+        said = ties.file_not_measured(model, T5, found, name_set=0)
+        assert said == (sentence and sentence.format(*names))
 
 
 def test_two_matrices_that_end_at_one_place_share_a_part():
@@ -485,21 +476,18 @@ def versions_not_measured(known, stored, name_set=0, **config):
     return ties.versions_not_measured(model, known, found)
 
 
-@pytest.mark.parametrize(
-    ("others", "name"),
-    [
+def test_the_first_tensor_of_a_larger_model_is_named():
+    for others, name in (
         (["b.language_model.a"], None),
         (["language_models.a", "language_model.b"], "language_models.a"),
         (["model.language_model"], None),
-    ],
-)
-def test_the_first_tensor_of_a_larger_model_is_named(others, name):
-    stored = {each: tensor(each) for each in (E, H, *others)}
-    sentence = (
-        f"beside '{name}' transformers 4 may not look for the matrices under their usual names"
-    )
-    expected = {} if name is None else {"4": sentence}
-    assert versions_not_measured(GEMMA3_TEXT, stored) == expected
+    ):
+        stored = {each: tensor(each) for each in (E, H, *others)}
+        sentence = (
+            f"beside '{name}' transformers 4 may not look for the matrices under their usual names"
+        )
+        expected = {} if name is None else {"4": sentence}
+        assert versions_not_measured(GEMMA3_TEXT, stored) == expected
 
 
 def test_a_head_that_has_the_prefix_of_a_larger_model_is_a_matrix():
