@@ -76,7 +76,8 @@ def test_each_copy_that_is_a_parameter_of_the_untied_model_is_counted():
     stored = [tensor(name, V, D) for name in known.names[0]]
     biases = [tensor("a.bias", 2), tensor("b.bias", 3), tensor("c.bias", 5)]
     expected = (V * D + 10, 2 * V * D + 10 + 2 + 3)
-    assert count(stored, known, None, others=biases) == expected
+    for state in (None, "aa", "ab"):
+        assert count(stored, known, state, others=biases) == expected
     all_copies = [tensor("a.copy", 2), tensor("b.copy", 3), tensor("c.copy", 5)]
     assert count(stored, known, None, others=biases + all_copies) == expected
 

@@ -616,12 +616,14 @@ def test_the_first_copy_is_the_one_that_is_not_wasted():
 
 
 def test_what_is_not_looked_at_is_said_whole(tmp_path):
-    model = open_any(write_class(tmp_path, LLAMA, "a.", {FLAG: True}))
-    assert tie_report("model", model)["not_looked_at"] == (
+    model = open_any(write_class(tmp_path, LLAMA, "a.", {FLAG: True, "_name_or_path": "other"}))
+    reports = tie_report("mine", model), ties.size_report("mine", model)
+    assert [report["model"] for report in reports] == ["mine", "mine"]
+    assert reports[0]["not_looked_at"] == (
         "whether the rest of config.json and of the files loads, and whether the class has more or "
         "fewer parameters"
     )
-    assert ties.size_report("model", model)["not_looked_at"] == (
+    assert reports[1]["not_looked_at"] == (
         "which of the stored tensors the class leaves out, and which others it has"
     )
 
