@@ -639,6 +639,15 @@ def test_params_refuses_a_flag_that_is_none_with_the_models_name(tmp_path):
         )
 
 
+def test_a_config_json_by_itself_says_nothing_of_the_files_beside(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, FLAG: True}))
+    (tmp_path / "model.gguf").touch()
+    refuses("model.gguf", report_of, tmp_path)
+    report = report_of(tmp_path / "config.json")
+    assert (report["verdict"], report["others"], report["tensors"]) == ("not known", None, 0)
+    assert report["not_measured"] == "config.json alone was read"
+
+
 def test_a_kind_that_is_null_is_none(tmp_path):
     path = write(tmp_path, {**CONFIG, "model_type": None}, {E: VALUES["a"]})
     sentence = "a model without a model_type in a config.json was not measured"
