@@ -159,6 +159,18 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
     assert len(piece_sizes) == 2 * pieces_of_batch + 1
 
 
+@pytest.mark.parametrize(
+    ("n_ctx", "sizes"),
+    [(1024, [1, 1, 1, 1, 1]), (1025, [1, 1, 1, 1, 1]), (512, [2, 2, 1]), (511, [2, 2, 1])],
+)
+def test_windows_of_1024_tokens_together_are_read_at_once(n_ctx, sizes):
+    """A longer one is read alone, and so is the last one, which may be shorter."""
+    text_windows = evaluation.windows(5 * n_ctx, n_ctx, stride=n_ctx)
+    batches = evaluation.window_batches(text_windows, n_ctx)
+    assert [len(batch) for batch in batches] == sizes
+    assert list(itertools.chain(*batches)) == text_windows
+
+
 # Texts that cannot be scored
 
 TOO_FEW = "^a score needs two tokens or more"

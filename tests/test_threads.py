@@ -12,6 +12,7 @@ which begin at the places PIECE_STARTS. `set_reading_threads(n)` makes n the num
 threads that read.
 """
 
+import concurrent.futures
 import math
 import os
 import signal
@@ -23,6 +24,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -129,6 +131,26 @@ def test_the_openblas_of_numpy_is_found():
         pytest.skip("this NumPy does not bring an OpenBLAS")
     assert threads.openblas("get_num_threads")() >= 1
     assert threads.openblas("no_such_function") is None
+
+
+@pytest.mark.parametrize("folder", ["numpy.libs", "numpy/.dylibs"])  # Linux, macOS
+@pytest.mark.parametrize("prefix", ["scipy_openblas", "openblas"])  # NumPy 2, NumPy 1
+def test_the_openblas_of_each_system_and_version_is_found(tmp_path, monkeypatch, folder, prefix):
+    library = tmp_path / folder / "libopenblas64_.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    functions = {f"{prefix}_get_num_threads64_": "the function"}
+    loaded = []
+
+    def load(path):
+        loaded.append(path)
+        return SimpleNamespace(**functions)
+
+    monkeypatch.setattr(np, "__path__", [str(tmp_path / "numpy")])
+    monkeypatch.setattr(threads.ctypes, "CDLL", load)
+    assert threads.openblas.__wrapped__("get_num_threads") == "the function"
+    assert threads.openblas.__wrapped__("set_num_threads") is None
+    assert set(loaded) == {str(library)}
 
 
 def test_a_file_that_only_has_the_name_of_openblas_is_passed_over(tmp_path, monkeypatch):
@@ -283,6 +305,14 @@ def test_min_tokens_for_each_thread_are_shared(set_reading_threads, thread_maps)
     set_reading_threads(2)
     MODEL(IDS[: 2 * threads.MIN_TOKENS])
     assert thread_maps == [2]
+
+
+@pytest.mark.parametrize(("tokens", "used"), [(127, 1), (128, 2), (129, 2)])
+def test_each_thread_has_64_tokens_or_more(set_reading_threads, tokens, used):
+    set_reading_threads(2)
+    n_threads, piece_tokens = threads.split_work(rows=tokens, most_rows=1000, tokens=tokens)
+    assert n_threads == used
+    assert piece_tokens == math.ceil(tokens / used)
 
 
 def test_threads_use_the_callers_errstate(set_reading_threads):
@@ -447,6 +477,36 @@ def test_the_callers_errstate_holds_in_all_threads(n_threads):
     assert settings == ["raise"] * n_threads
 
 
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_the_map_of_several_threads_is_that_of_python(n_threads):
+    """The results are in the order of the arguments. The shortest of the iterables ends it."""
+
+    def later_first(number, other):
+        time.sleep(0.002 / number)
+        return number, other
+
+    with threads.thread_map(n_threads) as map_calls:
+        assert list(map_calls(later_first, [1, 2, 3], "ab")) == [(1, "a"), (2, "b")]
+
+
+def raise_as_python_does(*arguments):
+    raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+
+def test_a_pool_that_python_has_closed_calls_in_the_thread_that_asks(monkeypatch):
+    """Python closes all pools when the main thread ends. Then it imports none, either."""
+    with threads.thread_pool(2) as pool_map:
+        monkeypatch.setattr(concurrent.futures.ThreadPoolExecutor, "submit", raise_as_python_does)
+        assert list(pool_map(lambda n: (n, threading.get_ident()), [1, 2])) == [
+            (1, threading.get_ident()),
+            (2, threading.get_ident()),
+        ]
+    monkeypatch.delattr(concurrent.futures, "ThreadPoolExecutor")
+    monkeypatch.setattr(concurrent.futures, "__getattr__", raise_as_python_does)
+    with threads.thread_pool(2) as pool_map:
+        assert list(pool_map(abs, [-1, -2])) == [1, 2]
+
+
 def test_calls_that_have_not_begun_are_dropped_when_the_block_of_a_pool_fails():
     begun = []
 
@@ -468,6 +528,8 @@ def test_calls_that_have_not_begun_are_dropped_when_the_block_of_a_pool_fails():
         (threads.WIDE, 8, 1),
         (threads.WIDE + 1, 8, 1),
         (512, 8, 3),
+        (639, 8, 3),
+        (640, 8, 1),
         (768, 8, 1),  # GPT-2 124M
         (8, None, 1),  # another BLAS, whose threads nobody can set
     ],
@@ -532,7 +594,10 @@ def test_after_an_interrupt_in_one_blas_thread_blas_has_all_its_threads(
 
 @pytest.fixture
 def other_thread_limits_blas():
-    """During the test, another thread limits BLAS to one thread."""
+    """During the test, another thread limits BLAS to one thread. Before, it has two."""
+    before = threads.blas_threads()
+    if before is not None:
+        threads.openblas("set_num_threads")(2)
     blas_is_limited = threading.Event()
     test_has_ended = threading.Event()
 
@@ -547,6 +612,8 @@ def other_thread_limits_blas():
     yield
     test_has_ended.set()
     thread.join()
+    if before is not None:
+        threads.openblas("set_num_threads")(before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
