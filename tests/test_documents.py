@@ -843,6 +843,7 @@ def test_a_worker_scores_with_the_head_of_the_settings(task, save):
         documents.write_part(out, path, settings, block)
         parts.add((out / block.part).read_bytes())
     assert len(parts) == 2
+    assert documents.load_same.cache_info().currsize == 1, "the first model takes no memory"
 
 
 def test_a_worker_does_not_warn_again(save):

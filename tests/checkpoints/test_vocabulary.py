@@ -344,6 +344,11 @@ FOLDERS = {
         with_json(PAD, USER, tokenizer_config={"extra_special_tokens": ["<pad>", "<user>"]}),
         WITH_USER,
     ),
+    "extra-of-vocab-json": (
+        merges_and_vocab(**{"<pad>": 262})
+        | {"tokenizer_config.json": {"additional_special_tokens": ["<pad>"]}},
+        WITH_PAD,
+    ),
     "extra-in-transformers-4": (
         with_json(PAD, tokenizer_config={"additional_special_tokens": ["<pad>"]}),
         WITH_PAD,
