@@ -187,6 +187,28 @@ def test_a_target_that_is_refused_before_any_work(tmp_path, monkeypatch, place):
     assert names(tmp_path) == before
 
 
+def test_a_message_has_the_name_that_was_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refuses("working", check_new, ".") == f". {NOT_REPLACED}"
+    long_name = "a" * 241
+    message = f"{long_name}: the name is longer than 240 bytes"
+    assert refuses("longer", check_new, long_name) == message
+    (tmp_path / "file").touch()
+    message = "file is a file; expected the name of a new directory"
+    assert refuses("file", check_new, "file") == message
+    message = f"cannot write to file/new: {tmp_path}/file is a file"
+    assert refuses("file", check_new, "file/new") == message
+
+
+def test_a_target_that_cannot_be_made_is_refused(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    message = refuses("new", write, tmp_path / "new")
+    assert message == f"cannot write to {tmp_path / 'new'}: Permission denied"
+
+
 def test_what_no_directory_can_be_called_is_refused():
     with pytest.raises(ArgumentError, match=r"^'a\\x00b' is not the name of a file$"):
         check_new("a\0b")

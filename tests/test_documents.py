@@ -22,6 +22,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib import metadata
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -772,12 +773,24 @@ def test_the_processes_of_this_machine_are_one_for_each_core_without_ctrl_c(monk
 
     monkeypatch.setattr(distributed, "Client", Client)
     monkeypatch.setattr(documents, "cores", lambda: 3)
+    # Its start would unblock Ctrl-C.
+    monkeypatch.setattr(resource_tracker, "ensure_running", lambda: calls.append("tracker"))
     assert signal.SIGINT in documents.new_client(None).blocked
-    assert calls == [((), {"n_workers": 3, **documents.LOCAL_CLUSTER}), logging.disable]
+    started = ((), {"n_workers": 3, **documents.LOCAL_CLUSTER})
+    assert calls == ["tracker", started, logging.disable]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     calls.clear()
     assert signal.SIGINT not in documents.new_client("tcp://x:1").blocked
     assert calls == [(("tcp://x:1",), {"timeout": 10})]  # seconds
+
+
+def test_the_rows_of_all_parts_are_counted(tmp_path):
+    """A hundred thousand blocks have numbers of six digits."""
+    rows = {0: b'{"id": 1, "error": "x"}\n{"id": 2}\n', 99_999: b"", 100_000: b'{"error": "y"}\n'}
+    for number, part in rows.items():
+        (tmp_path / Block(number, "file", 0, b"", 1).part).write_bytes(part)
+    (tmp_path / "settings.json").write_bytes(b"{}\n")
+    assert documents.count_rows(tmp_path) == (3, 2)
 
 
 def test_the_block_at_which_workers_died_is_named(monkeypatch):

@@ -143,6 +143,9 @@ CONFIGS = {
         lambda: read(is_encoder_decoder=True)
     ),
     "hidden_size is 48 but n_embd, its other name, is 24": lambda: read(hidden_size=48, n_embd=24),
+    "hidden_size is None but n_embd, its other name, is 24": (
+        lambda: read(hidden_size=None, n_embd=24)
+    ),
     "bos_token_id and eos_token_id must be a whole number from 0 to 2147483647, got -2": (
         lambda: read(bos_token_id=-2)
     ),
