@@ -207,7 +207,7 @@ def test_a_bad_line_is_a_row_with_its_error(run_documents, monkeypatch):
     for (line, message), good, bad in zip(BAD_LINES, rows[0::2], rows[1::2], strict=False):
         offset += len(GOOD) + 1
         assert good == rows[0]
-        assert set(bad) == {"file", "offset", "error"}
+        assert list(bad) == ["file", "offset", "error"]
         assert (bad["file"], bad["offset"]) == ("bad.jsonl", offset)
         if message.startswith(("not JSON", "surrogate")):  # and the words of Python
             assert message in bad["error"]

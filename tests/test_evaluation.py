@@ -174,11 +174,12 @@ def test_windows_of_1024_tokens_together_are_read_at_once(n_ctx, sizes):
 # Texts that cannot be scored
 
 TOO_FEW = "^a score needs two tokens or more"
+ONE_SEQUENCE = r"^the text must be one sequence of ids \[N\]"
 NOT_A_TEXT = [
     pytest.param([], f"{TOO_FEW}, got 0: the first is not predicted$", id="empty"),
     pytest.param([5], f"{TOO_FEW}, got 1: the first is not predicted$", id="one-token"),
-    pytest.param([[1, 2], [3, 4]], r"one sequence of ids \[N\], got shape \(2, 2\)$", id="batch"),
-    pytest.param(5, r"one sequence of ids \[N\], got shape \(\)$", id="no-sequence"),
+    pytest.param([[1, 2], [3, 4]], rf"{ONE_SEQUENCE}, got shape \(2, 2\)$", id="batch"),
+    pytest.param(5, rf"{ONE_SEQUENCE}, got shape \(\)$", id="no-sequence"),
     pytest.param([1.0, 2.0], "whole numbers, got float64", id="not-whole"),
     pytest.param(
         [0] * 5000 + [101], "token id 101 is outside the vocabulary of 101", id="id-too-high"

@@ -17,6 +17,7 @@ from tiedgpt.errors import ArgumentError
 from tiedgpt.generation import (
     Sampling,
     TextSample,
+    check_prompt_ids,
     grow,
     overlap,
     penalised,
@@ -99,6 +100,13 @@ def test_without_a_seed_two_calls_draw_different_tokens(endless):
     second = list(generate(endless, PROMPT, temperature=1.5))
     assert first != second
     assert len(first) == len(second) == 40
+
+
+def test_the_ids_of_a_prompt_are_numbers_of_python():
+    """So they can be written as JSON."""
+    ids = check_prompt_ids(np.array([3, 0, 100], np.uint16), SMALL)
+    assert ids == [3, 0, 100]
+    assert [type(token) for token in ids] == [int, int, int]
 
 
 def test_a_new_seed_is_one_of_billions():

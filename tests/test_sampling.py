@@ -3,7 +3,6 @@
 test_transformers.py compares distributions with those of transformers for more settings.
 """
 
-import re
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -239,22 +238,25 @@ def test_no_draw_is_past_the_end_if_the_probabilities_add_up_to_less_than_1():
 
 
 @pytest.mark.parametrize(
-    ("name", "values"),
+    ("name", "accepted", "values"),
     [
-        ("temperature", [-1, float("nan"), float("inf"), None, "1", True]),
-        ("top_k", [-1, 0.5, "1", True]),
-        ("top_p", [-0.1, 1.1]),
-        ("greedy", [1, "yes", None]),
-        ("min_p", [-0.1, 1.1]),
-        ("repetition_penalty", [0, -1, float("nan"), None]),
+        (
+            "temperature",
+            "a number of at least 0",
+            [-1, float("nan"), float("inf"), None, "1", True],
+        ),
+        ("top_k", "a whole number of at least 0", [-1, 0.5, "1", True]),
+        ("top_p", "a number from 0 to 1", [-0.1, 1.1]),
+        ("greedy", "True or False", [1, "yes", None]),
+        ("min_p", "a number from 0 to 1", [-0.1, 1.1]),
+        ("repetition_penalty", "a number above 0", [0, -1, float("nan"), None]),
     ],
 )
-def test_a_value_out_of_range_is_refused(name, values):
+def test_a_value_out_of_range_is_refused(name, accepted, values):
     for value in values:
-        with pytest.raises(
-            ArgumentError, match=f"^{name} must be .*, got {re.escape(repr(value))}$"
-        ):
+        with pytest.raises(ArgumentError) as caught:
             Sampling(**{name: value})
+        assert str(caught.value) == f"{name} must be {accepted}, got {value!r}"
 
 
 # transformers

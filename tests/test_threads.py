@@ -472,9 +472,30 @@ def test_ctrl_c_after_the_first_piece_ends_the_others(set_reading_threads, monke
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_the_callers_errstate_holds_in_all_threads(n_threads):
-    with np.errstate(over="raise"), threads.thread_map(n_threads) as map_shares:
-        settings = list(map_shares(lambda share: np.geterr()["over"], range(n_threads)))
-    assert settings == ["raise"] * n_threads
+    of_caller = {"over": "raise", "divide": "ignore", "invalid": "raise", "under": "raise"}
+    with np.errstate(**of_caller), threads.thread_map(n_threads) as map_shares:
+        settings = list(map_shares(lambda share: np.geterr(), range(n_threads)))
+    assert settings == [of_caller] * n_threads
+
+
+@pytest.mark.parametrize(("n_threads", "of_blas"), [(1, 2), (2, 1)])
+def test_blas_has_one_thread_while_several_threads_share_a_map(blas_threads, n_threads, of_blas):
+    with threads.thread_map(n_threads) as map_shares:
+        assert list(map_shares(lambda share: blas_threads(), range(3))) == [of_blas] * 3
+    assert blas_threads() == 2
+
+
+def test_a_pool_has_as_many_threads_as_it_is_given():
+    """Each of three calls waits until all three have begun. A fourth thread begins none."""
+    all_have_begun = threading.Barrier(3)
+
+    def call(number):
+        all_have_begun.wait(timeout=10)
+        return threading.get_ident()
+
+    with threads.thread_pool(3) as pool_map:
+        assert len(set(pool_map(call, range(3)))) == 3
+        assert len(set(pool_map(call, range(9)))) == 3
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])

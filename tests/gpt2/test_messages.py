@@ -110,6 +110,9 @@ ARGUMENTS = {
     "total must be a whole number from 1 to 1000000000000000000, got -1": (
         lambda: count_matrices(50, 4, -1)
     ),
+    "total must be a whole number from 1 to 1000000000000000000, got 0": (
+        lambda: count_matrices(50, 4, 0)
+    ),
     "total 1,999 is less than the token embedding alone, 2,000": (
         lambda: count_matrices(50, 40, 1_999)
     ),
