@@ -32,7 +32,7 @@ REFUSED = {
     "generate --file a": "unknown flag --file (",
     "untie --sed=1": "did you mean --seed?",
     "generate --temp 1 a": "did you mean --temperature?",
-    "params -z": "unknown flag -z",
+    "params -z -y": "unknown flag -z (",
     "generate -- -x -n": "unexpected argument -n: put the prompt in quotes",
     "download ''": "no model ''",
     # Models
