@@ -154,6 +154,8 @@ MESSAGES = {
     "working": "{target} " + NOT_REPLACED,
     "mounted": "{target} " + NOT_REPLACED,
     "below-a-file": "cannot write to {target}: {folder}/file is a file",
+    "link-to-itself": "{target} is a file; expected the name of a new directory",
+    "below-such-a-link": "cannot write to {target}: {folder}/link is a file",
 }
 
 
@@ -165,6 +167,11 @@ def test_a_target_that_is_refused_before_any_work(tmp_path, monkeypatch, place):
     elif place == "below-a-file":
         (tmp_path / "file").write_text("")
         target = tmp_path / "file" / "target"
+    elif place == "link-to-itself":
+        target.symlink_to(target)
+    elif place == "below-such-a-link":
+        (tmp_path / "link").symlink_to(tmp_path / "link")
+        target = tmp_path / "link" / "target"
     else:
         target.mkdir()
     if place == "full":
@@ -178,6 +185,28 @@ def test_a_target_that_is_refused_before_any_work(tmp_path, monkeypatch, place):
         pytest.fail("the block began")
     assert str(caught.value) == MESSAGES[place].format(target=target, folder=tmp_path)
     assert names(tmp_path) == before
+
+
+def test_a_message_has_the_name_that_was_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refuses("working", check_new, ".") == f". {NOT_REPLACED}"
+    long_name = "a" * 241
+    message = f"{long_name}: the name is longer than 240 bytes"
+    assert refuses("longer", check_new, long_name) == message
+    (tmp_path / "file").touch()
+    message = "file is a file; expected the name of a new directory"
+    assert refuses("file", check_new, "file") == message
+    message = f"cannot write to file/new: {tmp_path}/file is a file"
+    assert refuses("file", check_new, "file/new") == message
+
+
+def test_a_target_that_cannot_be_made_is_refused(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    message = refuses("new", write, tmp_path / "new")
+    assert message == f"cannot write to {tmp_path / 'new'}: Permission denied"
 
 
 def test_what_no_directory_can_be_called_is_refused():
@@ -499,7 +528,7 @@ def test_of_a_file_that_two_write_the_first_stays(tmp_path):
 
 def test_what_killed_processes_left_of_all_files_is_removed(tmp_path):
     (tmp_path / ".state.0123abcd.new").write_text("unfinished")
-    kept = [".state.0123abcd.new.txt", ".state.new", "state"]
+    kept = [".state.0123.new", ".state.0123abcd.new.txt", ".state.new", "state"]
     for name in kept:
         (tmp_path / name).write_text("kept")
     (tmp_path / ".folder.0123abcd.new").mkdir()  # another process writes a directory

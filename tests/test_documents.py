@@ -22,6 +22,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib import metadata
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -206,7 +207,7 @@ def test_a_bad_line_is_a_row_with_its_error(run_documents, monkeypatch):
     for (line, message), good, bad in zip(BAD_LINES, rows[0::2], rows[1::2], strict=False):
         offset += len(GOOD) + 1
         assert good == rows[0]
-        assert set(bad) == {"file", "offset", "error"}
+        assert list(bad) == ["file", "offset", "error"]
         assert (bad["file"], bad["offset"]) == ("bad.jsonl", offset)
         if message.startswith(("not JSON", "surrogate")):  # and the words of Python
             assert message in bad["error"]
@@ -321,6 +322,21 @@ def test_blocks_hold_every_byte_once_and_whole_lines(tmp_path, monkeypatch, end,
             assert len(b"".join(all_but_last)) < size <= len(block.lines)
 
 
+def test_a_block_has_a_million_bytes_and_the_rest_of_its_last_line(tmp_path):
+    line = b"x" * 999 + b"\n"
+    (tmp_path / "in").write_bytes(line * 2_500)
+    sizes = [len(block.lines) for block in documents.read_blocks([input_of(tmp_path / "in")])]
+    assert sizes == [1_000_000, 1_000_000, 500_000]
+
+
+def test_a_line_may_have_almost_8_mib():
+    longest = bytes(2**23 - 1)
+    with pytest.raises(ArgumentError, match=r"^not JSON"):  # so it was read
+        documents.parse_line(longest)
+    with pytest.raises(ArgumentError, match=r"^the line has 8,388,608 bytes or more$"):
+        documents.parse_line(longest + b"\n")
+
+
 def test_the_hash_of_an_input_is_that_of_all_its_bytes(tmp_path):
     data = bytes(2**20) + b"the end"
     (tmp_path / "in").write_bytes(data)
@@ -407,6 +423,20 @@ def test_a_missing_part_is_made_again_and_the_others_are_kept(
     assert {path: path.stat().st_mtime_ns for path in left} == left
     assert not unfinished.exists()
     assert sorted(os.listdir("out")) == sorted([*parts_before_two_were_removed, "settings.json"])
+
+
+def test_progress_counts_the_bytes_of_a_compressed_file(place):
+    """Of the parts that are there. A block has more bytes than were read for it."""
+    Path("in.gz").write_bytes(gzip.compress(Path("in.jsonl").read_bytes()))
+    inputs = [documents.read_input("in.gz")]
+    out = Path("out")
+    out.mkdir()
+    blocks = list(documents.missing_blocks(inputs, out, None))
+    for block in blocks[1:]:
+        (out / block.part).touch()
+    done = []
+    assert list(documents.missing_blocks(inputs, out, done.append)) == blocks[:1]
+    assert sum(done) + blocks[0].file_bytes == os.path.getsize("in.gz")
 
 
 def test_a_complete_run_needs_no_scheduler(run_documents, parts_before_two_were_removed):
@@ -522,6 +552,7 @@ def test_the_first_difference_has_both_values_of_80_characters_at_most():
     assert documents.first_difference({"a": 1}, {}) == "a: 1, not None"
     assert documents.first_difference({}, {"a": 0}) == "a: None, not 0"
     assert documents.first_difference(settings, settings) is None
+    assert documents.first_difference({"b": 1, "a": 1}, {"a": 2, "b": 2}) == "a: 1, not 2"
 
 
 def test_a_vocabulary_with_other_tokens_has_another_hash(model):
@@ -538,6 +569,14 @@ def test_a_vocabulary_with_other_tokens_has_another_hash(model):
     ):
         hashes.add(documents.model_sha256(model, tokenizer))
     assert len(hashes) == 8
+
+
+def test_the_hash_of_a_model_is_that_of_its_numbers_however_they_lie_in_memory(model):
+    """nanoGPT stores its matrices transposed, so they are views of the file."""
+    parameters = {name: np.asfortranarray(array) for name, array in model.parameters.items()}
+    assert not parameters["wte.weight"].flags.c_contiguous
+    transposed = tiedgpt.GPT2(model.config, parameters)
+    assert documents.model_sha256(transposed, TOKENIZER) == documents.model_sha256(model, TOKENIZER)
 
 
 def test_the_versions_are_those_that_are_installed():
@@ -638,9 +677,13 @@ def test_the_folders_above_the_output_are_made(place):
     ],
 )
 def test_an_error_of_dask_is_one_line(run_documents, monkeypatch, error, message):
-    """Workers find the model and the output by their whole paths. No unfinished part is left."""
+    """Workers find the model and the output by their whole paths. No unfinished part is left.
+
+    Meanwhile Dask logs nothing.
+    """
 
     def fail(client, task, blocks, progress):
+        assert logging.root.manager.disable == logging.CRITICAL
         out, path, _settings = task.args
         assert (out, path) == (Path("out").absolute(), Path("model").absolute())
         (out / ".part-00000.jsonl.0123abcd.new").touch()
@@ -683,6 +726,23 @@ def test_each_thread_has_a_block_and_no_more(monkeypatch, thread_count):
     assert done == [10, 11, 12, 13, 14]
 
 
+def test_when_workers_leave_no_block_is_sent_until_there_are_fewer_than_threads(monkeypatch):
+    threads_left = iter([3, 1, 1, 1, 1, 1])
+    waited_for = []
+
+    def wait(futures, *_):
+        waited_for.append(len(futures))
+        return SimpleNamespace(done=futures[:1])
+
+    monkeypatch.setattr(distributed, "wait", wait)
+    client = SimpleNamespace(
+        nthreads=lambda: {"worker": next(threads_left)}, submit=lambda *_, **__: Future()
+    )
+    blocks = [Block(number, "file", 0, b"", 10) for number in range(5)]
+    documents.do_blocks(client, print, iter(blocks), None)
+    assert waited_for == [3, 2, 1, 1, 1]
+
+
 def test_no_worker_for_a_minute_is_an_error(monkeypatch):
     """A block may take longer than that."""
     minutes = iter([{"worker": 1}, {"worker": 1}, {}])
@@ -713,12 +773,24 @@ def test_the_processes_of_this_machine_are_one_for_each_core_without_ctrl_c(monk
 
     monkeypatch.setattr(distributed, "Client", Client)
     monkeypatch.setattr(documents, "cores", lambda: 3)
+    # Its start would unblock Ctrl-C.
+    monkeypatch.setattr(resource_tracker, "ensure_running", lambda: calls.append("tracker"))
     assert signal.SIGINT in documents.new_client(None).blocked
-    assert calls == [((), {"n_workers": 3, **documents.LOCAL_CLUSTER}), logging.disable]
+    started = ((), {"n_workers": 3, **documents.LOCAL_CLUSTER})
+    assert calls == ["tracker", started, logging.disable]
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     calls.clear()
     assert signal.SIGINT not in documents.new_client("tcp://x:1").blocked
     assert calls == [(("tcp://x:1",), {"timeout": 10})]  # seconds
+
+
+def test_the_rows_of_all_parts_are_counted(tmp_path):
+    """A hundred thousand blocks have numbers of six digits."""
+    rows = {0: b'{"id": 1, "error": "x"}\n{"id": 2}\n', 99_999: b"", 100_000: b'{"error": "y"}\n'}
+    for number, part in rows.items():
+        (tmp_path / Block(number, "file", 0, b"", 1).part).write_bytes(part)
+    (tmp_path / "settings.json").write_bytes(b"{}\n")
+    assert documents.count_rows(tmp_path) == (3, 2)
 
 
 def test_the_block_at_which_workers_died_is_named(monkeypatch):
@@ -784,6 +856,7 @@ def test_a_worker_scores_with_the_head_of_the_settings(task, save):
         documents.write_part(out, path, settings, block)
         parts.add((out / block.part).read_bytes())
     assert len(parts) == 2
+    assert documents.load_same.cache_info().currsize == 1, "the first model takes no memory"
 
 
 def test_a_worker_does_not_warn_again(save):
@@ -850,6 +923,7 @@ def test_a_file_of_another_format_is_refused(run, place, name, content):
         (["in.jsonl", "--out", "out", "--stride", "999"], "stride"),
         (["none.jsonl", "--out", "out"], "none.jsonl: No such file"),
         (["a\0b", "--out", "out"], "'a\\x00b' is not the name of a file"),
+        (["in.jsonl", "--out", "a\0b"], "'a\\x00b' is not the name of a file"),
         (["model", "--out", "out"], "model is not a file; expected .jsonl or .jsonl.gz"),
         (["/dev/null", "--out", "out"], "/dev/null is not a file; expected .jsonl or .jsonl.gz"),
         (["in.jsonl", "--out", "out", "-m", "nobody/none"], "nobody/none"),

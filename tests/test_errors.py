@@ -1,6 +1,7 @@
 """Numbers in a range, as arguments and as fields of dataclasses; what messages are made of."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,6 +87,8 @@ def test_numbers_of_numpy_become_those_of_python():
 )
 def test_what_an_error_is_caught_as(kind, caught_as):
     assert kind.__base__ is caught_as
+    if kind is not SpecialTokenError:
+        assert str(kind()) == ""
 
 
 # Messages
@@ -141,6 +144,9 @@ def test_what_no_file_can_be_called_is_refused(name):
     with pytest.raises(ArgumentError) as caught:
         check_file_name(name)
     assert str(caught.value) == f"{name!r} is not the name of a file"
+    with pytest.raises(ArgumentError) as caught:
+        check_file_name(Path(name))
+    assert str(caught.value) == f"{name!r} is not the name of a file"
 
 
 FLAGS = ["--top-k", "--top-p", "--temperature", "--tokens", "--tokenizer", "--total"]
@@ -160,7 +166,7 @@ FLAGS = ["--top-k", "--top-p", "--temperature", "--tokens", "--tokenizer", "--to
     ],
 )
 def test_a_word_that_is_not_known(word, hint):
-    assert did_you_mean(word, FLAGS) == hint
+    assert did_you_mean(word, iter(FLAGS)) == hint
 
 
 def test_a_beginning_of_three_words_does_not_say_which_is_meant():

@@ -159,14 +159,27 @@ def test_logits_are_computed_for_predicted_tokens_only_in_pieces(
     assert len(piece_sizes) == 2 * pieces_of_batch + 1
 
 
+@pytest.mark.parametrize(
+    ("n_ctx", "sizes"),
+    [(1024, [1, 1, 1, 1, 1]), (1025, [1, 1, 1, 1, 1]), (512, [2, 2, 1]), (511, [2, 2, 1])],
+)
+def test_windows_of_1024_tokens_together_are_read_at_once(n_ctx, sizes):
+    """A longer one is read alone, and so is the last one, which may be shorter."""
+    text_windows = evaluation.windows(5 * n_ctx, n_ctx, stride=n_ctx)
+    batches = evaluation.window_batches(text_windows, n_ctx)
+    assert [len(batch) for batch in batches] == sizes
+    assert list(itertools.chain(*batches)) == text_windows
+
+
 # Texts that cannot be scored
 
 TOO_FEW = "^a score needs two tokens or more"
+ONE_SEQUENCE = r"^the text must be one sequence of ids \[N\]"
 NOT_A_TEXT = [
     pytest.param([], f"{TOO_FEW}, got 0: the first is not predicted$", id="empty"),
     pytest.param([5], f"{TOO_FEW}, got 1: the first is not predicted$", id="one-token"),
-    pytest.param([[1, 2], [3, 4]], r"one sequence of ids \[N\], got shape \(2, 2\)$", id="batch"),
-    pytest.param(5, r"one sequence of ids \[N\], got shape \(\)$", id="no-sequence"),
+    pytest.param([[1, 2], [3, 4]], rf"{ONE_SEQUENCE}, got shape \(2, 2\)$", id="batch"),
+    pytest.param(5, rf"{ONE_SEQUENCE}, got shape \(\)$", id="no-sequence"),
     pytest.param([1.0, 2.0], "whole numbers, got float64", id="not-whole"),
     pytest.param(
         [0] * 5000 + [101], "token id 101 is outside the vocabulary of 101", id="id-too-high"

@@ -14,7 +14,16 @@ from support.models import SMALL, random_model
 
 from tiedgpt import GPT2, TiedGPTError, Tokenizer, generate
 from tiedgpt.errors import ArgumentError
-from tiedgpt.generation import Sampling, TextSample, grow, overlap, penalised, sample_tokens
+from tiedgpt.generation import (
+    Sampling,
+    TextSample,
+    check_prompt_ids,
+    grow,
+    overlap,
+    penalised,
+    sample_tokens,
+    seed_or_new,
+)
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -73,11 +82,37 @@ def test_the_penalty_is_for_tokens_of_the_prompt_and_for_new_ones(endless):
         ids.append(token)
 
 
+def test_the_penalty_is_for_tokens_that_the_context_has_no_more(endless):
+    """The text is longer than the context of 31."""
+    text = list(PROMPT)
+
+    def record(number, logits, token):
+        assert token == penalised(logits, text, penalty=1.5).argmax()
+        text.append(token)
+
+    sampling = Sampling(greedy=True, repetition_penalty=1.5)
+    list(sample_tokens(endless, PROMPT, 40, sampling, seed=0, record=record))
+    assert len(text) == 45
+
+
 def test_without_a_seed_two_calls_draw_different_tokens(endless):
     first = list(generate(endless, PROMPT, temperature=1.5))
     second = list(generate(endless, PROMPT, temperature=1.5))
     assert first != second
     assert len(first) == len(second) == 40
+
+
+def test_the_ids_of_a_prompt_are_numbers_of_python():
+    """So they can be written as JSON."""
+    ids = check_prompt_ids(np.array([3, 0, 100], np.uint16), SMALL)
+    assert ids == [3, 0, 100]
+    assert [type(token) for token in ids] == [int, int, int]
+
+
+def test_a_new_seed_is_one_of_billions():
+    seeds = {seed_or_new(None) for _ in range(50)}
+    assert len(seeds) == 50
+    assert max(seeds) > 2**27
 
 
 def test_0_is_a_seed(endless):
@@ -186,6 +221,7 @@ def test_end_of_text_ends_generation_and_is_not_yielded(endless):
         ({"max_new_tokens": 0}, "^max_new_tokens must be a whole number of at least 1, got 0$"),
         ({"seed": -1}, "^seed must be a whole number of at least 0, got -1$"),
         ({"ids": []}, "^the prompt is empty: GPT-2 needs at least one token to continue$"),
+        ({"ids": [[]]}, "^the prompt is empty: GPT-2 needs at least one token to continue$"),
         ({"ids": [[1, 2]]}, r"^the prompt must be one sequence of ids \[T\], got shape \(1, 2\)$"),
         ({"ids": [0] * 32}, "the input has 32 tokens, more than the model's context of 31"),
         ({"ids": [SMALL.vocab_size]}, "token id 101 is outside the vocabulary"),
@@ -267,7 +303,7 @@ def test_the_step_that_completes_a_text_is_told_and_none_after_it():
 
 @pytest.mark.parametrize(("tokens", "stop", "texts", "reason"), GROWING)
 def test_text_grows_as_soon_as_it_is_certain(tokens, stop, texts, reason):
-    sample = TextSample(TOKENIZER, stop, (EOT,))
+    sample = TextSample(TOKENIZER, stop, (9999, EOT))  # two tokens end a text
     grown = []
     is_complete = False
     for _ in grow([sample], iter([[token] for token in tokens])):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ def test_the_public_names_are_found(monkeypatch):
     listed = set(dir(tiedgpt))
     assert {name for name in listed if not name.startswith("_")} == set(tiedgpt.__all__)
     assert {"__version__", "__doc__", "__all__"} <= listed
+    assert "_MODULES" not in listed
     names = {}
     exec("from tiedgpt import *", names)
     for name in tiedgpt.__all__:
@@ -60,6 +62,35 @@ def test_ctrl_c_before_and_after_the_program(monkeypatch, is_ignored):
     assert code == 7
     assert during == [signal.SIG_IGN if is_ignored else signal.SIG_DFL, "14"]
     assert after == signal.SIG_IGN
+
+
+class FirstImport:
+    """The finder of modules that is asked first. It notes what is so when cli is imported."""
+
+    def __init__(self):
+        self.seen = []
+
+    def find_spec(self, name, path, target=None):
+        if name == "tiedgpt.cli":
+            self.seen.append(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+            self.seen.append(signal.getsignal(signal.SIGINT))
+            raise ImportError("it is enough to have seen this")
+
+
+def test_blas_is_tuned_and_ctrl_c_ends_the_program_before_numpy_is_imported(monkeypatch):
+    finder = FirstImport()
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "tiedgpt.cli")
+    monkeypatch.delattr(tiedgpt, "cli")
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "")  # put back after the test
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT")
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(ImportError, match="it is enough"):
+            __main__.main()
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert finder.seen == ["14", signal.SIG_DFL]
 
 
 def test_a_time_that_the_user_set_for_the_threads_of_blas_stays(monkeypatch):

@@ -12,6 +12,7 @@ which begin at the places PIECE_STARTS. `set_reading_threads(n)` makes n the num
 threads that read.
 """
 
+import concurrent.futures
 import math
 import os
 import signal
@@ -23,6 +24,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -129,6 +131,26 @@ def test_the_openblas_of_numpy_is_found():
         pytest.skip("this NumPy does not bring an OpenBLAS")
     assert threads.openblas("get_num_threads")() >= 1
     assert threads.openblas("no_such_function") is None
+
+
+@pytest.mark.parametrize("folder", ["numpy.libs", "numpy/.dylibs"])  # Linux, macOS
+@pytest.mark.parametrize("prefix", ["scipy_openblas", "openblas"])  # NumPy 2, NumPy 1
+def test_the_openblas_of_each_system_and_version_is_found(tmp_path, monkeypatch, folder, prefix):
+    library = tmp_path / folder / "libopenblas64_.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    functions = {f"{prefix}_get_num_threads64_": "the function"}
+    loaded = []
+
+    def load(path):
+        loaded.append(path)
+        return SimpleNamespace(**functions)
+
+    monkeypatch.setattr(np, "__path__", [str(tmp_path / "numpy")])
+    monkeypatch.setattr(threads.ctypes, "CDLL", load)
+    assert threads.openblas.__wrapped__("get_num_threads") == "the function"
+    assert threads.openblas.__wrapped__("set_num_threads") is None
+    assert set(loaded) == {str(library)}
 
 
 def test_a_file_that_only_has_the_name_of_openblas_is_passed_over(tmp_path, monkeypatch):
@@ -283,6 +305,14 @@ def test_min_tokens_for_each_thread_are_shared(set_reading_threads, thread_maps)
     set_reading_threads(2)
     MODEL(IDS[: 2 * threads.MIN_TOKENS])
     assert thread_maps == [2]
+
+
+@pytest.mark.parametrize(("tokens", "used"), [(127, 1), (128, 2), (129, 2)])
+def test_each_thread_has_64_tokens_or_more(set_reading_threads, tokens, used):
+    set_reading_threads(2)
+    n_threads, piece_tokens = threads.split_work(rows=tokens, most_rows=1000, tokens=tokens)
+    assert n_threads == used
+    assert piece_tokens == math.ceil(tokens / used)
 
 
 def test_threads_use_the_callers_errstate(set_reading_threads):
@@ -442,9 +472,60 @@ def test_ctrl_c_after_the_first_piece_ends_the_others(set_reading_threads, monke
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_the_callers_errstate_holds_in_all_threads(n_threads):
-    with np.errstate(over="raise"), threads.thread_map(n_threads) as map_shares:
-        settings = list(map_shares(lambda share: np.geterr()["over"], range(n_threads)))
-    assert settings == ["raise"] * n_threads
+    of_caller = {"over": "raise", "divide": "ignore", "invalid": "raise", "under": "raise"}
+    with np.errstate(**of_caller), threads.thread_map(n_threads) as map_shares:
+        settings = list(map_shares(lambda share: np.geterr(), range(n_threads)))
+    assert settings == [of_caller] * n_threads
+
+
+@pytest.mark.parametrize(("n_threads", "of_blas"), [(1, 2), (2, 1)])
+def test_blas_has_one_thread_while_several_threads_share_a_map(blas_threads, n_threads, of_blas):
+    with threads.thread_map(n_threads) as map_shares:
+        assert list(map_shares(lambda share: blas_threads(), range(3))) == [of_blas] * 3
+    assert blas_threads() == 2
+
+
+def test_a_pool_has_as_many_threads_as_it_is_given():
+    """Each of three calls waits until all three have begun. A fourth thread begins none."""
+    all_have_begun = threading.Barrier(3)
+
+    def call(number):
+        all_have_begun.wait(timeout=10)
+        return threading.get_ident()
+
+    with threads.thread_pool(3) as pool_map:
+        assert len(set(pool_map(call, range(3)))) == 3
+        assert len(set(pool_map(call, range(9)))) == 3
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_the_map_of_several_threads_is_that_of_python(n_threads):
+    """The results are in the order of the arguments. The shortest of the iterables ends it."""
+
+    def later_first(number, other):
+        time.sleep(0.002 / number)
+        return number, other
+
+    with threads.thread_map(n_threads) as map_calls:
+        assert list(map_calls(later_first, [1, 2, 3], "ab")) == [(1, "a"), (2, "b")]
+
+
+def raise_as_python_does(*arguments):
+    raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+
+def test_a_pool_that_python_has_closed_calls_in_the_thread_that_asks(monkeypatch):
+    """Python closes all pools when the main thread ends. Then it imports none, either."""
+    with threads.thread_pool(2) as pool_map:
+        monkeypatch.setattr(concurrent.futures.ThreadPoolExecutor, "submit", raise_as_python_does)
+        assert list(pool_map(lambda n: (n, threading.get_ident()), [1, 2])) == [
+            (1, threading.get_ident()),
+            (2, threading.get_ident()),
+        ]
+    monkeypatch.delattr(concurrent.futures, "ThreadPoolExecutor")
+    monkeypatch.setattr(concurrent.futures, "__getattr__", raise_as_python_does)
+    with threads.thread_pool(2) as pool_map:
+        assert list(pool_map(abs, [-1, -2])) == [1, 2]
 
 
 def test_calls_that_have_not_begun_are_dropped_when_the_block_of_a_pool_fails():
@@ -464,9 +545,9 @@ def test_calls_that_have_not_begun_are_dropped_when_the_block_of_a_pool_fails():
 @pytest.mark.parametrize(
     ("width", "blas", "used"),
     [
-        (threads.WIDE - 1, 8, 3),
-        (threads.WIDE, 8, 1),
-        (threads.WIDE + 1, 8, 1),
+        (639, 8, 3),
+        (640, 8, 1),
+        (641, 8, 1),
         (512, 8, 3),
         (768, 8, 1),  # GPT-2 124M
         (8, None, 1),  # another BLAS, whose threads nobody can set
@@ -532,7 +613,10 @@ def test_after_an_interrupt_in_one_blas_thread_blas_has_all_its_threads(
 
 @pytest.fixture
 def other_thread_limits_blas():
-    """During the test, another thread limits BLAS to one thread."""
+    """During the test, another thread limits BLAS to one thread. Before, it has two."""
+    before = threads.blas_threads()
+    if before is not None:
+        threads.openblas("set_num_threads")(2)
     blas_is_limited = threading.Event()
     test_has_ended = threading.Event()
 
@@ -547,6 +631,8 @@ def other_thread_limits_blas():
     yield
     test_has_ended.set()
     thread.join()
+    if before is not None:
+        threads.openblas("set_num_threads")(before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

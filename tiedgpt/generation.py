@@ -383,8 +383,8 @@ def drop_unlikely(p: np.ndarray, top_p: float) -> None:  # [V], changed in place
     """
     # Probabilities are sorted, not tokens, which is several times faster. Probabilities below
     # (1 - top_p) / V are left out: all of them add up to less than 1 - top_p, so they are dropped.
-    least = min((1 - top_p) / p.size, p.max())  # the likeliest token is kept in any case
-    descending = np.sort(p[p >= least])[::-1]
+    # The likeliest token has 1 / V or more.
+    descending = np.sort(p[p >= (1 - top_p) / p.size])[::-1]
     # Token i + 1 of this order is kept if the tokens up to i have less than top_p.
     sums = np.cumsum(descending)
     kept_count = 1 + int(np.searchsorted(sums[:-1], top_p))

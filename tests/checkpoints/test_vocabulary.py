@@ -268,6 +268,11 @@ FOLDERS = {
         changed(added_tokens=[]) | {"tokenizer_config.json": ANOTHER_CLASS | {"eos_token": EOT}},
         SMALL_ONE,
     ),
+    "eot-is-named-in-another-class-and-is-no-token-yet": (
+        changed(added_tokens=[], model=bpe_model(vocab=ORDINARY))
+        | {"tokenizer_config.json": ANOTHER_CLASS | {"eos_token": EOT}},
+        SMALL_ONE,
+    ),
     "another-token-is-named": (
         merges_and_vocab(**{"</s>": 262}) | {"tokenizer_config.json": NO_NAME_IS_EOT},
         ENDS,
@@ -343,6 +348,11 @@ FOLDERS = {
     "extra": (
         with_json(PAD, USER, tokenizer_config={"extra_special_tokens": ["<pad>", "<user>"]}),
         WITH_USER,
+    ),
+    "extra-of-vocab-json": (
+        merges_and_vocab(**{"<pad>": 262})
+        | {"tokenizer_config.json": {"additional_special_tokens": ["<pad>"]}},
+        WITH_PAD,
     ),
     "extra-in-transformers-4": (
         with_json(PAD, tokenizer_config={"additional_special_tokens": ["<pad>"]}),
@@ -607,6 +617,14 @@ REFUSED = {
     ),
     "another-class-that-adds-tokens": (
         with_json(tokenizer_config={"tokenizer_class": "RobertaTokenizer", "pad_token": EOT}),
+        "tokenizer_class",
+        "RobertaTokenizer",
+    ),
+    "another-class-that-adds-one-token": (
+        with_json(
+            tokenizer_config={"tokenizer_class": "RobertaTokenizer"}
+            | without(NO_NAME_IS_OTHER, "mask_token")
+        ),
         "tokenizer_class",
         "RobertaTokenizer",
     ),
@@ -1121,6 +1139,7 @@ def test_another_token_elsewhere_is_refused_and_mended_by_transformers(tmp_path,
         {"added_tokens_decoder": {"a": without(PAD, "id")}},
         {"added_tokens_decoder": {"261": {}}},
         {"pad_token": 3},
+        {"pad_token": "<x>", "extra_special_tokens": {"image_token": "<pad>"}},
         {"pad_token": ""},
         {"pad_token": {"content": ["<pad>"]}},
         {"extra_special_tokens": 3},
@@ -1169,6 +1188,7 @@ def test_a_warning_says_that_no_tokens_are_added_at_the_ends(tmp_path, files, fi
         f"{tmp_path / file}: {field} adds tokens before or after a text, but tiedgpt adds none: "
         "write them into the text, and allow special tokens"
     ]
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 # merges.txt

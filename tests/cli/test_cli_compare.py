@@ -238,13 +238,11 @@ def test_a_token_of_a_model_without_a_vocabulary_is_shown_by_its_id(run, tmp_pat
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 7])
-@pytest.mark.parametrize("is_alone", [True, False])
-def test_the_mistakes_of_each_group_of_cases(capsys, count, is_alone):
+@pytest.mark.parametrize("others", [[], ["logits/tied"], ["logits/tied", "logits/gelu"]])
+def test_the_mistakes_of_each_group_of_cases(capsys, count, others):
     """Of many some are shown. A group without a known mistake waits for one that has some."""
-    mistakes = {"steps/tied": [f"mistake {number}" for number in range(count)]}
-    if not is_alone:
-        others = {"logits/tied": ["mistake of logits"], "logits/gelu": ["mistake of gelu"]}
-        mistakes = others | mistakes
+    mistakes = {other: [f"mistake of {other}"] for other in others}
+    mistakes["steps/tied"] = [f"mistake {number}" for number in range(count)]
     case = {"name": "steps/tied", "status": "wrong", "sentence": "is wrong"}
     compare.print_cases({"cases": [case], "mistakes": mistakes, "sentence": "wrong: 1"})
     lines = capsys.readouterr().out.splitlines()
@@ -252,7 +250,7 @@ def test_the_mistakes_of_each_group_of_cases(capsys, count, is_alone):
     shown = [f"mistake {number}" for number in range(min(count, 5))]
     if count > 5:
         shown.append("or 2 other mistakes (--json lists them)")
-    if count == 0 and is_alone:
+    if count == 0 and not others:
         shown = ["none of the known mistakes gives these answers"]
     elif count == 0:
         shown = ["no other mistake is known: mend that of logits/tied first"]
@@ -330,11 +328,12 @@ def test_a_note_says_how_long_the_mistakes_take(capsys, monkeypatch, total, said
         def add(self, count, total):
             pass
 
-    seconds = iter([100.0, 105.0])
-    monkeypatch.setattr(compare.time, "monotonic", lambda: next(seconds))
+    now = 100.0
+    monkeypatch.setattr(compare.time, "monotonic", lambda: now)
     progress = compare.Progress(Bar())
     for tried in range(compare.TIMED + 2):
         progress(tried, total)
+        now += 1
     note = f"tiedgpt: note: {said}; --trials N plants at most N\n" if said else ""
     assert capsys.readouterr().err == note
 

@@ -565,7 +565,7 @@ def test_what_ends_the_prompt_loop_and_what_does_not(run, checkpoint, monkeypatc
     """Ctrl-C ends the line or the text, an error neither, and Ctrl-D the loop."""
     arguments = ("generate", "-m", checkpoint, "--seed", "1", "-n", "9")
     _, sample, _ = run(*arguments, "c")
-    typed = iter(["", KeyboardInterrupt, "<|endoftext|>", "b", "c", EOFError])
+    typed = iter(["", KeyboardInterrupt, "<|endoftext|>", "a\udcff", "b", "c", EOFError])
     texts = iter([KeyboardInterrupt, None])
     print_samples = Answer.print_samples
 
@@ -591,11 +591,12 @@ def test_what_ends_the_prompt_loop_and_what_does_not(run, checkpoint, monkeypatc
     out, err = capsys.readouterr()
     shown = sample.translate(CONTROLS)  # on a terminal, control characters are replaced
     assert out == f"\n\nc{shown}\n"
-    help_line, error = err.splitlines()
+    help_line, error, next_error = err.splitlines()
     help_ = "Type the beginning of a text. Ctrl-C stops its continuation, Ctrl-D leaves."
     assert help_line == help_
     hint = "to read it as that token, add --allow-special"
     assert error == f"tiedgpt: error: the text holds <|endoftext|>; {hint}"
+    assert next_error.startswith(r"tiedgpt: error: character 1 of the text is '\udcff'")
     assert sys.stdin.errors == "surrogateescape", "bytes that are not text have an error"
 
 

@@ -32,7 +32,7 @@ REFUSED = {
     "generate --file a": "unknown flag --file (",
     "untie --sed=1": "did you mean --seed?",
     "generate --temp 1 a": "did you mean --temperature?",
-    "params -z": "unknown flag -z",
+    "params -z -y": "unknown flag -z (",
     "generate -- -x -n": "unexpected argument -n: put the prompt in quotes",
     "download ''": "no model ''",
     # Models
@@ -47,6 +47,8 @@ REFUSED = {
     "train --out new --n-layer -1": "--n-layer must be",
     # Flags that do not fit each other or have another value
     "tie --init zeros MODEL new": "unknown flag --init",
+    # What an experiment in Python may set, and no flag does
+    "train --out new --warm-up 5": "unknown flag --warm-up",
     # Directories
     "untie -m MODEL a b": "expected SRC and DST, got MODEL a b",
     "untie MODEL MODEL": "MODEL exists and is not empty",

@@ -110,6 +110,9 @@ ARGUMENTS = {
     "total must be a whole number from 1 to 1000000000000000000, got -1": (
         lambda: count_matrices(50, 4, -1)
     ),
+    "total must be a whole number from 1 to 1000000000000000000, got 0": (
+        lambda: count_matrices(50, 4, 0)
+    ),
     "total 1,999 is less than the token embedding alone, 2,000": (
         lambda: count_matrices(50, 40, 1_999)
     ),
@@ -143,6 +146,9 @@ CONFIGS = {
         lambda: read(is_encoder_decoder=True)
     ),
     "hidden_size is 48 but n_embd, its other name, is 24": lambda: read(hidden_size=48, n_embd=24),
+    "hidden_size is None but n_embd, its other name, is 24": (
+        lambda: read(hidden_size=None, n_embd=24)
+    ),
     "bos_token_id and eos_token_id must be a whole number from 0 to 2147483647, got -2": (
         lambda: read(bos_token_id=-2)
     ),

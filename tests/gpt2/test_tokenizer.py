@@ -407,6 +407,13 @@ def test_a_special_token_in_a_text_is_an_error_by_default(tokenizer, text, token
 def test_the_ids_of_the_end_of_text():
     ids = [tokenizer.eot_id for tokenizer in (EOT_LAST, BEFORE, BEFORE_AND_AFTER, PART)]
     assert ids == [261, 0, 263, None]
+    as_an_ordinary_token = Tokenizer([], {}, ids={**spelled_ids([]), EOT: 256})
+    assert as_an_ordinary_token.eot_id is None
+
+
+def test_a_special_token_without_flags_has_those_of_gpt2():
+    tokenizer = Tokenizer([], {"<a>": 256, "<b>": 257}, flags={"<a>": Flags(lstrip=True)})
+    assert tokenizer.flags == {"<a>": Flags(lstrip=True), "<b>": Flags()}
 
 
 def test_ids_in_any_order_and_with_holes():

@@ -112,6 +112,7 @@ def test_what_a_table_knows_is_the_share_of_the_variance_that_it_predicts(shift)
     targets = {"known": linear + 0.5 * rng.normal(size=(n, C)), "unknown": rng.normal(size=(n, C))}
     targets = {thing: target + shift for thing, target in targets.items()}
     report = embeddings.probe(rows, targets, folds)
+    assert embeddings.probe(rows, targets, folds) == report, "the interval is always the same"
     for thing, target in targets.items():
         for penalty in embeddings.PENALTIES:
             answer = embeddings.predicted(rows, target, folds, penalty)

@@ -104,6 +104,11 @@ def test_a_fit_has_the_precision_of_its_inputs():
     assert fit.dtype == np.float32
 
 
+def test_without_inputs_the_fit_is_zeros():
+    X, Q, W = random_problem(n=0)
+    np.testing.assert_array_equal(solved.fit_softmax(X, Q, W), np.zeros_like(W))
+
+
 def test_inputs_of_zeros_are_fitted_by_zeros():
     X, Q, W = random_problem()
     np.testing.assert_array_equal(solved.fit_softmax(np.zeros_like(X), Q, W), np.zeros_like(W))
@@ -257,8 +262,8 @@ def test_the_counts_of_a_corpus_come_back_from_a_file(tmp_path):
         np.testing.assert_array_equal(getattr(read, name), getattr(text, name))
         assert getattr(read, name).dtype == np.int64
     assert read.ids.size == 0, "the file has no text"
-    Corpus.of([69_000, 69_999], 70_000).write(tmp_path / "large.npz")
-    assert Corpus.read(tmp_path / "large.npz").count(69_000, 69_999) == 1
+    Corpus.of(np.arange(70_000), 70_000).write(tmp_path / "large.npz")
+    assert Corpus.read(tmp_path / "large.npz").count(69_998, 69_999) == 1
     assert read.frequent(MIN_COUNT).tolist() == text.frequent(MIN_COUNT).tolist()
 
 
@@ -377,6 +382,8 @@ def test_the_gradients_of_all_layers_share_the_memory_of_one():
     arrays = gradient_arrays(model, d_embed=np.zeros((3, SMALL.n_embd)))
     of_layers = [name for name in arrays if name.startswith("h.")]
     assert len(of_layers) == 12 * 12, "each layer has 12 parameters"
+    of_untied = gradient_arrays(model.untie(), d_embed=np.zeros((3, SMALL.n_embd)))
+    assert of_untied.keys() == arrays.keys(), "none for W_U"
     for name in of_layers:
         _, _, name_in_layer = name.split(".", maxsplit=2)
         assert arrays[name] is arrays[f"h.0.{name_in_layer}"]

@@ -66,6 +66,12 @@ def test_a_token_that_is_not_in_the_corpus_has_no_pairs():
     assert text.share(V - 1, 0) == 0
 
 
+def test_nothing_follows_the_last_token_of_a_text():
+    """So the share is one of two pairs, though the token is there three times."""
+    text = Corpus.of([0, 1, 0, 2, 0], 3)
+    assert text.share(0, 1) == 1 / 2
+
+
 def test_frequent_tokens_occur_at_least_100_times():
     text = some_corpus()
     counts = np.bincount(text.ids, minlength=V)
@@ -203,6 +209,7 @@ def test_a_float32_model_has_float32_paths(model, path):
 
 def test_a_model_without_layers_has_no_path_mlp0(model):
     assert list(paths.paths_of(model)) == ["raw", "normed", "mlp0", "model"]
+    assert list(paths.paths_of(first_layers(model, 1))) == ["raw", "normed", "mlp0", "model"]
     assert list(paths.paths_of(first_layers(model, 0))) == ["raw", "normed", "model"]
 
 
@@ -229,7 +236,9 @@ def test_log_softmax_of_very_large_logits():
     logits = np.array([[0.0, -5000.0, 0.0], [-np.inf, 1.0, 1.0]], np.float32)
     log_half = math.log(1 / 2)
     expected = [[log_half, -5000 + log_half, log_half], [-np.inf, log_half, log_half]]
-    np.testing.assert_allclose(paths.log_probabilities(logits), expected)
+    log_p = paths.log_probabilities(logits)
+    np.testing.assert_allclose(log_p, expected)
+    assert log_p.dtype == np.float64
 
 
 @pytest.mark.parametrize("row", [[1.0, np.nan], [1.0, np.inf], [-np.inf, -np.inf]], ids=str)
@@ -778,6 +787,7 @@ def test_logits_that_are_not_finite_are_an_error(model):
         lambda: losses(model, TOKENS),
         lambda: predictions.lens(model, TOKENS),
         lambda: predictions.next_tokens([model], TOKENS, k=2),
+        lambda: predictions.next_tokens([random_model(), model], TOKENS, k=2),
         lambda: predictions.token_predictions(model, TOKENS, stride=1, k=2),
     ):
         with pytest.raises(TiedGPTError, match=r"logits are not finite numbers: .* damaged"):

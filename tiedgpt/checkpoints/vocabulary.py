@@ -311,7 +311,7 @@ def warn_of_tokens_at_the_ends(name: str) -> None:
         f"{name} adds tokens before or after a text, but tiedgpt adds none: write them into the "
         "text, and allow special tokens",
         TiedGPTWarning,
-        stacklevel=2,
+        stacklevel=4,  # the line that called read_tokenizer
     )
 
 
