@@ -20,6 +20,7 @@ from tiedgpt.testing.tie import check_columns, two_batches
 from tiedgpt.training.optimizer import AdamW
 
 V = 13  # tokens
+rng = np.random.default_rng(0)
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +224,16 @@ def test_all_is_as_before(torch, tied, lose_the_tie):
         except AssertionError:
             assert lose_the_tie
     assert state_of(torch, tied, optimizer) == before
+
+
+def test_a_module_is_looked_at_without_dropout(torch, tied):
+    modes = []
+    for part in tied.modules():
+        part.register_forward_hook(lambda part, args, output: modes.append(part.training))
+    assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.1))
+    assert modes
+    assert not any(modes)
+    assert tied.block[1].training
 
 
 def test_a_setting_that_a_step_changes_in_place_is_as_before(torch, tied):
@@ -624,6 +635,15 @@ def test_a_part_of_the_rows_is_another_tensor(one_matrix):
         assert_tied(one_matrix, matrices=(W, W[:12]))
 
 
+def test_other_columns_and_large_numbers_are_told(torch, one_matrix):
+    W = one_matrix.W
+    with pytest.raises(AssertionError, match=r"^storage: .* \[13, 5\] and \[13, 6\]$"):
+        assert_tied(one_matrix, matrices=(W, torch.ones(V, 6)))
+    large = torch.full((V, 5), 6e4).half()
+    with pytest.raises(AssertionError, match=r"they differ by up to 1\.2e\+05$"):
+        assert_tied(one_matrix, matrices=(large, -large))
+
+
 def test_matrices_that_are_given(torch, one_matrix):
     optimizer = torch.optim.SGD([one_matrix.W])
     assert_tied(one_matrix, optimizer, matrices=(one_matrix.W, one_matrix.W))
@@ -769,6 +789,10 @@ def test_what_torch_cannot_compute_is_an_argument_error(torch, tied):
     for matrices, got in (("wte", "'wte'"), ((1, 2), r"\(1, 2\)"), ((tied.wte.weight,), r"\(P")):
         with pytest.raises(ArgumentError, match=f"{sentence}{got}"):
             assert_tied(tied, matrices=matrices)
+    wte = tied.wte.weight
+    for matrices in ((wte, wte[0]), (wte[0], wte), (wte, wte[..., None])):
+        with pytest.raises(ArgumentError, match=rf"{sentence}\("):
+            assert_tied(tied, matrices=matrices)
     checkpoint = torch.utils.checkpoint.checkpoint
     block = tied.block.forward
     tied.block.forward = lambda x: checkpoint(block, x, use_reentrant=True)
@@ -867,12 +891,34 @@ def test_a_gpt2_of_ours_without_a_gradient():
     for name in ("ln_f.weight", "ln_f.bias"):
         model.parameters[name] = np.zeros_like(model.parameters[name])
     model = GPT2(model.config, model.parameters)
-    with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the input"):
+    with pytest.raises(AssertionError, match=r"^gradient: nothing of it comes from the input$"):
         assert_tied(model)
 
 
-def test_a_gradient_of_ours_that_lacks_one_use(monkeypatch):
-    """As a backward pass that forgets the sum of both would have it."""
+def test_a_gpt2_of_ours_in_which_one_use_has_no_gradient():
+    """First the gain of ln_f is 0, then all rows that it gets are constant, so that it gives 0."""
+    config = replace(TINY, n_layer=1)
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in parameter_shapes(config).items()}
+    wte = rng.integers(-4, 5, size=(TINY.vocab_size, TINY.n_embd)).astype(np.float32)
+    input_is_cut = {"wte.weight": wte, "ln_f.bias": wte[0]}
+    output_is_cut = {"wte.weight": wte[:, :1].repeat(TINY.n_embd, axis=1), "ln_f.weight": wte[0]}
+    for use, parameters in (("input", input_is_cut), ("output", output_is_cut)):
+        message = rf"^gradient: nothing of it comes from the {use}$"
+        with pytest.raises(AssertionError, match=message):
+            assert_tied(GPT2(config, zeros | parameters))
+
+
+def test_the_batch_of_a_gpt2_of_ours_is_read():
+    with pytest.raises(ArgumentError, match=f"{TINY.vocab_size}"):
+        assert_tied(random_model(), batch=[[1, TINY.vocab_size]])
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+def test_a_gradient_of_ours_that_lacks_one_use(monkeypatch, is_small):
+    """As a backward pass that forgets the sum of both would have it, or has one of both too large.
+
+    is_small: it is too large by a hundredth.
+    """
     model = random_model()
     right = tie.loss_and_gradients
 
@@ -880,7 +926,8 @@ def test_a_gradient_of_ours_that_lacks_one_use(monkeypatch):
         loss, gradients = right(of_model, ids, targets)
         if of_model.tied:
             _, parts = right(of_model.untie("copy"), ids, targets)
-            gradients = {**gradients, "wte.weight": parts["wte.weight"]}
+            wrong = 1.01 * gradients["wte.weight"] if is_small else parts["wte.weight"]
+            gradients = {**gradients, "wte.weight": wrong}
         return loss, gradients
 
     monkeypatch.setattr(tie, "loss_and_gradients", lacks_the_output)
