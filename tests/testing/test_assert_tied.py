@@ -484,11 +484,16 @@ def test_columns_that_are_another_parameter(torch, one_matrix, name):
         r"^gradient: nothing of it comes from the output of 3 of 5 columns, the first is column 2: "
         r"the output is detached there, or reads another parameter$"
     )
-    with pytest.raises(AssertionError, match=message):
-        assert_one_matrix(one_matrix)
+    for batch in (None, torch.tensor([[1, 2, 3]])):
+        with pytest.raises(AssertionError, match=message):
+            assert_one_matrix(one_matrix, batch)
     one_matrix.unembed = lambda W, x: x @ W.T
     one_matrix.lookup = lambda W, ids: mixed(W)[ids]
-    with pytest.raises(AssertionError, match=r"^gradient: nothing .* input of 3 of 5 columns"):
+    message = (
+        r"^gradient: nothing of it comes from the input of 3 of 5 columns, the first is column 2: "
+        r"the input is detached there, or reads another parameter$"
+    )
+    with pytest.raises(AssertionError, match=message):
         assert_one_matrix(one_matrix)
 
 
@@ -499,6 +504,13 @@ def test_a_quarter_of_the_columns_may_have_no_gradient(torch):
     has_gradient[:, 2] = False
     with pytest.raises(AssertionError, match=r"output of 3 of 8 columns"):
         check_columns("output", has_gradient)
+
+
+def test_tokens_without_a_logit_are_not_told(torch, one_matrix):
+    one_matrix.unembed = lambda W, x: (x @ one_matrix.other.T)[..., :10]
+    message = "gradient: nothing of it comes from the output of 10 of 13 tokens, the first is token"
+    with pytest.raises(AssertionError, match=f"^{message} 0: "):
+        assert_one_matrix(one_matrix)
 
 
 def test_a_head_that_has_more_rows(torch, one_matrix):
