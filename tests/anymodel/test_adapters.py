@@ -360,6 +360,20 @@ def test_what_is_said_of_an_adapter(tmp_path, name):
         assert report["mends"] == [{"flags": {}, "python": REMEDY, "text": text}]
 
 
+@pytest.mark.parametrize(
+    ("tensors", "changed"),
+    [(LORA_HEAD, ["head"]), ({f"{E}.weight": ONE, f"{H}.weight": ONE}, BOTH), (IN_A_LAYER, [])],
+)
+def test_an_adapter_of_a_class_that_was_not_measured(tmp_path, tensors, changed):
+    write(tmp_path, LLAMA, True, LORA, tensors)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["MyLlama"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    report = tie_report("model", open_any(str(tmp_path)))
+    assert (report["verdict"], report["conflict"], report["mends"]) == ("not known", "", [])
+    assert report["changed_by_adapter"] == changed
+    assert report["not_measured"] == "MyLlama of kind llama was not measured"
+
+
 @pytest.mark.parametrize("kind_and_class", [LLAMA, BERT])
 def test_an_untied_model_has_no_tie_to_lose(tmp_path, kind_and_class):
     model = write(tmp_path, kind_and_class, False, LORA, LORA_HEAD)

@@ -216,6 +216,13 @@ def test_the_first_width_of_config_json_is_a_size_or_there_is_no_shape():
         assert matrices.matrix_shape(config) is None
 
 
+def test_of_all_widths_in_config_json_the_first_holds():
+    names = ["word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model"]
+    for n in range(len(names)):
+        widths = {name: D + names.index(name) for name in reversed(names[n:])}
+        assert matrices.matrix_shape({"vocab_size": V, **widths}) == (V, D + n)
+
+
 def test_each_matrix_is_compared_with_those_before_it_until_one_is_equal():
     values = {"a": 1, "b": 1, "c": 2, "d": None, "e": 2, "f": 3}
     shape_of = {"f": (V, 2 * D)}  # so it is compared with none
