@@ -142,6 +142,7 @@ CASES = {
         "not known",
         False,
     ),
+    "LoRA and a copy": (LLAMA, LORA, {**LORA_HEAD, f"{H}.weight": ONE}, "not known", False),
     "two ways": (LLAMA, LORA, {**LORA_HEAD, f"{E}.{DELTA}": ROWS}, "not known", False),
     "IA3": (LLAMA, {"peft_type": "IA3"}, {f"{H}.ia3_l": ROWS[:1]}, "not known", False),
     "no type": (LLAMA, {}, LORA_HEAD, "not known", False),
@@ -237,6 +238,12 @@ LONG = "owner/" + 400 * "x"  # it is shown cut
             f"the adapter has base_model.model.{E}.weight of another shape",
         ),
         (
+            SAVED,
+            {f"{H}.weight": np.ones((V, 2 * D), np.float32)},
+            5,
+            f"the adapter has base_model.model.{H}.weight of another shape",
+        ),
+        (
             LORA,
             None,
             5,
@@ -251,6 +258,7 @@ LONG = "owner/" + 400 * "x"  # it is shown cut
         "a prompt",
         "more rows",
         "more tokens",
+        "more columns",
         "no weights",
     ],
 )
@@ -352,6 +360,7 @@ def test_what_is_said_of_an_adapter(tmp_path, name):
     report = tie_report("model", write(tmp_path, kind_and_class, True, adapter_config, tensors))
     assert report["changed_by_adapter"] == changed
     assert (report["conflict"] or report["not_measured"]) == sentence
+    assert not (report["conflict"] and report["not_measured"])
     if has_mend:
         run = (
             "move adapter_config.json and its weights to a directory ADAPTER of their own, and run"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tiedgpt.anymodel import adapters, counting, headers, kinds, matrices, mends, ties
+from tiedgpt.checkpoints.model_names import MODELS
 from tiedgpt.checkpoints.tensors import Tensor
 from tiedgpt.errors import CheckpointError
 
@@ -573,6 +574,7 @@ def test_which_model_of_the_hub_is_opened(hub_server, weights_folder):
         label = f"{hub_server.url.removeprefix('http://')}/{repository}"
         why = f"{label}: no such repository, or no config.json in it (404)"
         assert str(caught.value) == f"{text} is not on this machine; {why}"
+    assert f"/{MODELS['gpt2'].commit}/" in hub_server.requests[-1].path
     folder = weights_folder / "owner" / "empty"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text('{"a": 1}')

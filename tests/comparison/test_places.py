@@ -16,6 +16,7 @@ from tiedgpt.comparison.places import (
     distance,
     kind_of,
     layer_of,
+    tolerance_of,
     trials_in_all_layers,
     trials_of,
 )
@@ -75,6 +76,13 @@ def test_a_row_on_a_wrong_array_has_its_first_wrong_number():
     )
     right = compare_arrays("embed", ours64, ours64, ours32)
     assert right == ReportRow("embed", error=0.0, tolerance=tolerance, largest=8.0)
+
+
+def test_rounding_is_that_of_the_largest_number_though_it_is_negative():
+    exact = np.array([[-8.0, np.inf], [1.0, np.nan]])
+    eps = np.finfo(np.float32).eps
+    assert tolerance_of(exact, exact) == pytest.approx(16 * 8 * eps, rel=1e-6)
+    assert tolerance_of(exact, exact + 0.5) == 8
 
 
 def test_arrays_without_a_number_agree():
@@ -234,6 +242,11 @@ def test_a_place_has_what_it_is_computed_from():
         if parameters is not None:
             assert place.weight is TWO_LAYERS.parameters[f"{parameters}.weight"]
             assert place.bias is TWO_LAYERS.parameters[f"{parameters}.bias"]
+
+
+def test_a_place_in_a_layer_of_two_digits():
+    place = Place("mlp.11.pre", None, TWO_LAYERS, None, tape={"mlp.11.in": "the input"})
+    assert (place.kind, place.layer, place["mlp.N.in"]) == ("mlp.N.pre", 11, "the input")
 
 
 def test_the_output_of_attention_is_computed_from_all_heads_side_by_side():

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -391,6 +392,7 @@ OUTPUTS = {
     "a dict": lambda torch, W, x: {"logits": x @ W.T, "loss": None},
     "loss and logits": lambda torch, W, x: (x.sum(), x @ W.T),
     "a list": lambda torch, W, x: [None, x @ W.T],
+    "a number and logits": lambda torch, W, x: (0.5, x @ W.T),
     "four tokens": lambda torch, W, x: (x @ W.T)[..., :4],
 }
 
@@ -628,8 +630,18 @@ def test_a_matrix_of_four_tokens(torch, one_matrix):
 
 def test_three_logits_are_too_few(one_matrix):
     one_matrix.unembed = lambda W, x: (x @ W.T)[..., :3]
-    with pytest.raises(ArgumentError, match=r"^the module must return logits of 4 tokens or more"):
+    message = r"^the module must return logits of 4 tokens or more"
+    with pytest.raises(ArgumentError, match=message) as caught:
         assert_one_matrix(one_matrix)
+    assert len(str(caught.value)) < 200, "what it returned is shown cut"
+    one_matrix.unembed = lambda W, x: {"loss": (x @ W.T).sum()}
+    with pytest.raises(ArgumentError, match=rf"{message}.* It returned None$"):
+        assert_one_matrix(one_matrix)
+
+
+def test_logits_of_a_single_position(torch, one_matrix):
+    one_matrix.unembed = lambda W, x: x[0, -1] @ W.T
+    assert_one_matrix(one_matrix, batch=torch.tensor([[1]]))
 
 
 def test_a_square_matrix_is_not_its_transpose(torch, one_matrix):
@@ -824,7 +836,10 @@ def test_a_batch_that_the_module_cannot_read(tied, batch):
         assert_tied(tied, batch=batch)
 
 
-@pytest.mark.parametrize("make", [tuple, list, lambda ids: {"ids": ids[0]}])
+@pytest.mark.parametrize(
+    "make",
+    [tuple, list, lambda ids: {"ids": ids[0]}, lambda ids: MappingProxyType({"ids": ids[0]})],
+)
 def test_the_arguments_of_a_module(torch, tied, make):
     seen = []
     tied.wte.register_forward_hook(lambda module, given, output: seen.append(given[0].tolist()))
