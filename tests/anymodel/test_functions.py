@@ -50,6 +50,7 @@ def named(*tensors):
         (tensor("unembed", V, D), False, True),
         (tensor("unembed.weight", D, V + 1), False, True),
         (tensor("unembed.weight", V - 1, D), False, False),
+        (tensor("unembed.weight", V + 1, D + 1), False, False),
         (tensor("unembed.weight", V, 1), False, False),
         (tensor("unembed.weight", 1, V), False, False),
         (tensor("lm_head.bias", V), False, False),
@@ -65,6 +66,20 @@ def test_which_tensor_may_be_the_head(head, is_head, is_unclear):
     found = matrices.find_by_ends(SIZES, named(tensor(E, V, D), head))
     assert (found.head == head) == is_head
     assert found.unclear == ([head.name] if is_unclear else [])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("wte", "tok_emb", "embed_tokens", "word_embeddings", "embed_in"),
+        *("tok_embeddings", "tokens_embed", "embeddings"),
+    ],
+)
+def test_each_name_of_an_embedding_has_the_shape(name):
+    for prefix in ("", "model."):
+        tensors = named(tensor(f"{prefix}{name}.weight", V, D), tensor(H, V, D))
+        assert matrices.shape_of_embedding(tensors) == (V, D)
+        assert matrices.find_by_ends({}, tensors).stored == list(tensors.values())
 
 
 def test_the_shape_of_the_only_embedding():

@@ -14,6 +14,7 @@ from tiedgpt.comparison.places import (
     compute_activations,
     digits_of,
     distance,
+    few_digits,
     kind_of,
     layer_of,
     tolerance_of,
@@ -107,6 +108,22 @@ def test_digits_are_those_of_numbers_that_are_no_zero_inf_or_nan():
     assert digits_of(np.append(numbers, others)) == (2, "decimals")
     assert digits_of(-numbers) == (2, "decimals")
     assert digits_of(np.append(numbers, others) * 1e-4) == (3, "digits")
+
+
+def test_few_digits_are_told_with_half_a_unit_of_the_last_one():
+    """Unless ours has few, too, or half a unit is within the tolerance."""
+    ours = np.random.default_rng(0).uniform(2.0, 9.0, size=12)
+    decimals = few_digits(ours.round(2), ours, tolerance=0.004)
+    assert decimals == ("yours has no more than 2 decimals: print more", pytest.approx(0.005))
+    small = np.append(1e-4 * ours, np.inf)  # of the size 0.0005: three digits are 7 decimals
+    digits = few_digits(np.append(1e-4 * ours.round(2), np.inf), small, tolerance=1e-9)
+    assert digits == ("yours has no more than 3 digits: print more", pytest.approx(5e-7))
+    for theirs, right, tolerance in (
+        (ours.round(2), ours.round(3), 0.004),
+        (ours.round(2), ours, 0.005),
+        (ours, ours, 0.0),
+    ):
+        assert few_digits(theirs, right, tolerance) == ("", 0.0)
 
 
 def test_a_planted_activation_is_in_the_precision_of_the_model():
