@@ -110,6 +110,20 @@ def test_digits_are_those_of_numbers_that_are_no_zero_inf_or_nan():
     assert digits_of(np.append(numbers, others) * 1e-4) == (3, "digits")
 
 
+def test_one_to_six_digits_of_ten_numbers_are_few():
+    """But not those of whole numbers, halves, quarters and so on."""
+    rng = np.random.default_rng(0)
+    for count in range(1, 8):
+        low, high = (2.0, 90.0) if count == 1 else (0.2, 0.9)
+        numbers = rng.uniform(low, high, size=40).round(count)
+        assert digits_of(numbers) == ((count, "decimals") if count < 7 else None)
+    ten = np.linspace(0.11, 0.29, 10)
+    assert digits_of(np.append(ten, ten)) == (2, "decimals")
+    assert digits_of(np.append(ten[1:], ten[1:])) is None
+    for unit in (1, 2, 4, 64):
+        assert digits_of(np.arange(1.0, 30.0) / unit) is None
+
+
 def test_few_digits_are_told_with_half_a_unit_of_the_last_one():
     """Unless ours has few, too, or half a unit is within the tolerance."""
     ours = np.random.default_rng(0).uniform(2.0, 9.0, size=12)
