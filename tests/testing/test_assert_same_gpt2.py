@@ -113,6 +113,14 @@ def test_each_part_of_the_random_model_adds_little_to_the_residual_stream():
             assert 0.5 < np.std(array) < 4, name
 
 
+def test_no_two_axes_of_the_random_model_have_one_length():
+    D = TINY.n_embd
+    lengths = [TINY.vocab_size, TINY.n_ctx, D, 3 * D, 4 * D, TINY.n_inner, TINY.head_width]
+    assert len({*lengths, TINY.n_layer, TINY.n_head}) == len(lengths) + 1  # 3 layers, 3 heads
+    assert TINY.vocab_size % 64, "it is not padded"
+    assert (TINY.n_layer, TINY.n_head) == (3, 3)
+
+
 @pytest.mark.parametrize("field", ["bos_token_id", "eos_token_id"])
 def test_the_special_tokens_of_the_random_model_are_in_its_vocabulary(field):
     assert 0 <= getattr(TINY, field) < TINY.vocab_size
