@@ -616,6 +616,19 @@ def test_logits_without_numbers_fail(one_matrix, factor):
         assert_one_matrix(one_matrix)
 
 
+def test_one_number_of_a_gradient_that_is_nan_fails(torch, one_matrix):
+    one_matrix.unembed = lambda W, x: x @ W.T + 0 * torch.sqrt(W[0, 0] - W[0, 0].detach())
+    with pytest.raises(AssertionError, match=r"^gradient: it is not finite$"):
+        assert_one_matrix(one_matrix)
+
+
+def test_a_gradient_of_another_parameter_that_is_nan_fails_in_the_step(torch, tied):
+    tied.block[0].bias.register_hook(lambda gradient: gradient * float("nan"))
+    assert_tied(tied)
+    with pytest.raises(AssertionError, match=r"^gradient: it is not finite$"):
+        assert_tied(tied, torch.optim.SGD(tied.parameters(), lr=0.1))
+
+
 @pytest.mark.parametrize("shape", [(3, 5), (1, 5), (0, 5), (13, 0)])
 def test_a_matrix_that_is_too_small_fails(torch, one_matrix, shape):
     one_matrix.W = torch.nn.Parameter(torch.ones(shape))
