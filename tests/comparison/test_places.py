@@ -12,6 +12,7 @@ from tiedgpt.comparison.places import (
     Scope,
     compare_arrays,
     compute_activations,
+    digits_before_point,
     digits_of,
     distance,
     few_digits,
@@ -122,6 +123,11 @@ def test_one_to_six_digits_of_ten_numbers_are_few():
     assert digits_of(np.append(ten[1:], ten[1:])) is None
     for unit in (1, 2, 4, 64):
         assert digits_of(np.arange(1.0, 30.0) / unit) is None
+
+
+def test_the_digits_before_the_point():
+    numbers = {2.5: 1, 25: 2, 0.25: 0, 0.025: -1, 1: 1, 10: 2, -250: 3}
+    assert digits_before_point(np.array(list(numbers))).tolist() == list(numbers.values())
 
 
 def test_few_digits_are_told_with_half_a_unit_of_the_last_one():

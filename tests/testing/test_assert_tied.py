@@ -109,6 +109,11 @@ def holds_two_of_one_memory(torch, model):
     return torch.optim.SGD([*model.parameters(), twin], lr=0.1)
 
 
+def holds_its_transpose_too(torch, model):
+    twin = torch.nn.Parameter(model.wte.weight.detach().T)
+    return torch.optim.SGD([*model.parameters(), twin], lr=0.1)
+
+
 def was_made_before_the_tie(torch, model):
     old_head = torch.nn.Parameter(torch.ones(V, 5))
     return torch.optim.SGD([*model.parameters(), old_head], lr=0.1)
@@ -152,6 +157,7 @@ FAILS = {  # -> how the error begins
     has_a_new_parameter: "gradient: nothing of it comes from the output",
     freezes: "gradient: the input matrix has requires_grad=False$",
     holds_two_of_one_memory: STALE,
+    holds_its_transpose_too: STALE,
     was_made_before_the_tie: STALE,
     holds_none: "optimizer: it holds the matrix 0 times; expected once$",
     holds_it_twice: "optimizer: it holds the matrix 2 times; expected once$",
