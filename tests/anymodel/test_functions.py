@@ -123,6 +123,11 @@ def test_two_heads_are_both_named():
     assert (found.embedding.name, found.head) == (E, None)
     assert found.unclear == [f"a.{H}", f"b.{H}"]
     assert (found.stored, found.state_if_equal) == ([], None)
+    embeddings = [tensor(f"{name}.{E}", V, D) for name in "ba"]
+    more = tensor("unembed.weight", V, D)
+    found = matrices.find_by_ends(SIZES, named(*heads, more, *embeddings))
+    names = [E, H]
+    assert found.unclear == sorted([*(f"{x}.{name}" for x in "ab" for name in names), more.name])
 
 
 def test_which_of_four_matrices_are_stored():
