@@ -194,6 +194,23 @@ def test_earlier_arrays_of_an_activation_have_rows_and_names_of_their_own():
     assert comparison.their_names == {"final": "'lm_head:in'"}
 
 
+def test_our_pass_goes_on_with_what_is_given_and_makes_the_mistakes_that_are_planted():
+    ids = some_ids(TWO_LAYERS, B=1, T=3)
+    tape = tape_of(TWO_LAYERS, ids)
+    theirs = {name: 2 * tape[name] for name in ("final", "logits")}
+    comparison = Comparison(TWO_LAYERS, ids, theirs)
+    doubled = {"final": lambda place: 2 * place.right}
+    for given, planted, differ in (
+        ({}, {}, [True, True]),
+        ({"final": theirs["final"]}, {}, [True, False]),
+        ({}, doubled, [False, False]),
+    ):
+        rows, ours = comparison.rows(given, planted)
+        assert [row.name for row in rows] == ["final", "logits"]
+        assert [row.differs for row in rows] == differ
+        np.testing.assert_allclose(ours["final"], (1 + bool(planted)) * tape["final"], rtol=1e-5)
+
+
 def test_the_columns_beyond_the_vocabulary_are_kept_beside_it():
     ids = some_ids(TWO_LAYERS, B=1, T=3)
     logits = tape_of(TWO_LAYERS, ids)["logits"]
