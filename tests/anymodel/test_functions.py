@@ -68,18 +68,15 @@ def test_which_tensor_may_be_the_head(head, is_head, is_unclear):
     assert found.unclear == ([head.name] if is_unclear else [])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_each_name_of_an_embedding_has_the_shape():
+    for name in (
         *("wte", "tok_emb", "embed_tokens", "word_embeddings", "embed_in"),
         *("tok_embeddings", "tokens_embed", "embeddings"),
-    ],
-)
-def test_each_name_of_an_embedding_has_the_shape(name):
-    for prefix in ("", "model."):
-        tensors = named(tensor(f"{prefix}{name}.weight", V, D), tensor(H, V, D))
-        assert matrices.shape_of_embedding(tensors) == (V, D)
-        assert matrices.find_by_ends({}, tensors).stored == list(tensors.values())
+    ):
+        for prefix in ("", "model."):
+            tensors = named(tensor(f"{prefix}{name}.weight", V, D), tensor(H, V, D))
+            assert matrices.shape_of_embedding(tensors) == (V, D)
+            assert matrices.find_by_ends({}, tensors).stored == list(tensors.values())
 
 
 def test_the_shape_of_the_only_embedding():
