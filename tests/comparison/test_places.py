@@ -250,11 +250,12 @@ def test_a_mistake_is_tried_from_the_widest_scope_to_the_narrowest():
         (Scope.LAYER, "mlp.0.out: yours is a", ["attn.0.out", "mlp.0.out"], "see a"),
         (Scope.LAYER, "mlp.0.out: yours is c", ["mlp.0.out"], ""),
     ]
-    in_all_layers = trials_in_all_layers([first, whole, same], names)
+    in_all_layers = trials_in_all_layers([first, whole, same, final], names)
     assert [trial.line for trial in in_all_layers] == [
         "attn.0.out: yours is a, everywhere",
         "mlp.0.out: yours is b",
         "mlp.0.out: yours is c, in every layer",
+        "final: yours is d",
         "attn.0.out: yours is a, in every layer",
     ]
 

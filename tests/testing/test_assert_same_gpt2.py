@@ -93,7 +93,7 @@ def test_every_parameter_of_the_random_model_matters():
         assert deviation > 0, name
         assert abs(np.mean(array) - mean) < 0.5 * deviation, name
         assert 0.7 < np.std(array) / deviation < 1.3, name
-        if ".ln_" in name and name.endswith("bias"):
+        if "ln_" in name and name.endswith("bias"):
             gain = model.parameters[name.replace("bias", "weight")]
             assert 0.15 < np.std(array) / np.mean(gain) < 0.6, name
     assert 8 < np.std(model([list(range(37))])) < 25
@@ -132,6 +132,7 @@ def test_it_fails_if_nothing_was_compared(theirs):
     with pytest.raises(AssertionError, match=match) as caught:
         assert_same_gpt2(theirs, ids=[1, 2, 3])
     assert caught.value.__suppress_context__, "pytest shows one error, not two"
+    assert caught.value.__cause__ is None
 
 
 def test_with_targets_logits_without_gradients_are_not_enough():
