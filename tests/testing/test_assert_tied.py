@@ -308,8 +308,11 @@ def test_each_group_of_an_optimizer_is_looked_at(torch, tied):
 
 def test_a_fresh_optimizer_stays_fresh(torch, tied):
     optimizer = torch.optim.AdamW(tied.parameters())
+    state, groups = optimizer.state, optimizer.param_groups
     assert_tied(tied, optimizer)
     assert not optimizer.state
+    assert optimizer.state is state, "torch makes an entry in it at the first step"
+    assert optimizer.param_groups is groups
 
 
 # Ways to read a row of W for each token, and ways that look like one
