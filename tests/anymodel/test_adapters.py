@@ -12,20 +12,31 @@ from support.checkpoint_files import safetensors_content
 from support.torch_files import torch_file
 
 from tiedgpt import TiedGPTError
+from tiedgpt.anymodel.adapters import (
+    adapter_not_measured,
+    changes_of,
+    has_usual_head,
+    may_be_changed,
+)
 from tiedgpt.anymodel.headers import open_any
 from tiedgpt.anymodel.kinds import read_class
+from tiedgpt.anymodel.matrices import Matrices
 from tiedgpt.anymodel.ties import tie_report
+from tiedgpt.checkpoints.tensors import Tensor
+from tiedgpt.errors import short_repr
 
 V, D = 40, 8
 rng = np.random.default_rng(0)
 ONE, OTHER = (rng.normal(size=(V, D)).astype(np.float32) for _ in range(2))
 ROWS, OTHER_ROWS = ONE[:3], OTHER[:3]
+BYTES = np.zeros((V, D), np.uint8)
 LLAMA = ("llama", "LlamaForCausalLM")
 BERT = ("bert", "BertForMaskedLM")
 T5 = ("t5", "T5ForConditionalGeneration")
 E, H = "model.embed_tokens", "lm_head"
 DELTA = "token_adapter.trainable_tokens_delta"
-LORA = {"peft_type": "LORA"}
+# As PEFT writes them, where neither was chosen
+LORA = {"peft_type": "LORA", "modules_to_save": None, "ensure_weight_tying": False}
 SAVED = {**LORA, "modules_to_save": ["lm_head"]}
 TOKENS = {"peft_type": "TRAINABLE_TOKENS"}
 TIED_SAVED = {**SAVED, "ensure_weight_tying": True}
@@ -131,17 +142,27 @@ CASES = {
         "not known",
         False,
     ),
+    "LoRA and a copy": (LLAMA, LORA, {**LORA_HEAD, f"{H}.weight": ONE}, "not known", False),
     "two ways": (LLAMA, LORA, {**LORA_HEAD, f"{E}.{DELTA}": ROWS}, "not known", False),
     "IA3": (LLAMA, {"peft_type": "IA3"}, {f"{H}.ia3_l": ROWS[:1]}, "not known", False),
     "no type": (LLAMA, {}, LORA_HEAD, "not known", False),
     "a prompt": (LLAMA, {"peft_type": "P_TUNING"}, {"prompt_embeddings": ROWS}, "not known", False),
-    "no floats": (
+    "no floats": (LLAMA, SAVED, {f"{E}.weight": BYTES, f"{H}.weight": BYTES}, "not known", False),
+    "no floats in one": (
         LLAMA,
         SAVED,
-        {f"{E}.weight": np.zeros((V, D), np.uint8), f"{H}.weight": np.zeros((V, D), np.uint8)},
+        {f"{E}.weight": BYTES, f"{H}.weight": ONE},
         "not known",
         False,
     ),
+    "no floats in the other": (
+        LLAMA,
+        SAVED,
+        {f"{E}.weight": ONE, f"{H}.weight": BYTES},
+        "not known",
+        False,
+    ),
+    "IA3 of T5": (T5, {"peft_type": "IA3"}, {"shared.ia3_l": ROWS[:1]}, "not known", False),
 }
 
 
@@ -167,6 +188,7 @@ def write(directory, kind_and_class, flag, adapter_config, tensors):
 
 IN_A_LAYER = {"layers.0.q_proj.lora_A.weight": ROWS}
 LARGER = np.ones((V + 8, D), np.float32)
+LONG = "owner/" + 400 * "x"  # it is shown cut
 
 
 @pytest.mark.parametrize(
@@ -210,7 +232,14 @@ LARGER = np.ones((V + 8, D), np.float32)
             "adapter_config.json lies beside it without adapter_model.safetensors",
         ),
     ],
-    ids=["another base", "no base", "a prompt", "more rows", "more tokens", "no weights"],
+    ids=[
+        "another base",
+        "no base",
+        "a prompt",
+        "more rows",
+        "more tokens",
+        "no weights",
+    ],
 )
 @pytest.mark.parametrize("flag", [True, False])
 def test_an_adapter_that_transformers_loads_otherwise(
@@ -287,6 +316,7 @@ SAID = {  # a case -> the matrices that the adapter changes; what is said of it
     "tokens of one": (["embedding"], NOT_KNOWN.format("the embedding")),
     "two ways": (BOTH, NOT_KNOWN.format("the embedding and the head")),
     "IA3": (["head"], "an adapter, 'IA3', lies beside it"),
+    "IA3 of T5": (["embedding"], "an adapter, 'IA3', lies beside it"),
     "no type": (["head"], "an adapter, None, lies beside it"),
 }
 REMEDY = """\
@@ -309,12 +339,27 @@ def test_what_is_said_of_an_adapter(tmp_path, name):
     report = tie_report("model", write(tmp_path, kind_and_class, True, adapter_config, tensors))
     assert report["changed_by_adapter"] == changed
     assert (report["conflict"] or report["not_measured"]) == sentence
+    assert not (report["conflict"] and report["not_measured"])
     if has_mend:
         run = (
             "move adapter_config.json and its weights to a directory ADAPTER of their own, and run"
         )
         text = f"to merge it, {run}\n{REMEDY}"
         assert report["mends"] == [{"flags": {}, "python": REMEDY, "text": text}]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "changed"),
+    [(LORA_HEAD, ["head"]), ({f"{E}.weight": ONE, f"{H}.weight": ONE}, BOTH), (IN_A_LAYER, [])],
+)
+def test_an_adapter_of_a_class_that_was_not_measured(tmp_path, tensors, changed):
+    write(tmp_path, LLAMA, True, LORA, tensors)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": ["MyLlama"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    report = tie_report("model", open_any(str(tmp_path)))
+    assert (report["verdict"], report["conflict"], report["mends"]) == ("not known", "", [])
+    assert report["changed_by_adapter"] == changed
+    assert report["not_measured"] == "MyLlama of kind llama was not measured"
 
 
 @pytest.mark.parametrize("kind_and_class", [LLAMA, BERT])
@@ -333,7 +378,7 @@ def test_the_base_of_an_adapter_may_be_its_folder_by_any_path(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     adapter_config = {**LORA, "base_model_name_or_path": path.format(tmp_path=tmp_path)}
     write(folder, LLAMA, True, adapter_config, IN_A_LAYER)
-    for opened in (folder, folder / "model.safetensors"):
+    for opened in (folder, folder / "model.safetensors", tmp_path / "link"):
         assert tie_report("model", open_any(str(opened)))["verdict"] == "tied"
 
 
@@ -366,6 +411,98 @@ def test_a_folder_of_an_adapter_alone_does_not_advise_the_merge(tmp_path):
         (tmp_path / file).unlink()
     with pytest.raises(TiedGPTError, match="do not merge it into a tied model"):
         open_any(str(tmp_path)).stored  # noqa: B018
+
+
+# Names of an adapter's tensors
+
+
+@pytest.mark.parametrize(
+    ("kind_and_class", "name", "expected"),
+    [
+        (LLAMA, f"{H}.lora_A.weight", {"head": "adds"}),
+        (LLAMA, f"{H}.modules_to_save.weight", {"head": "replaces"}),
+        (LLAMA, f"{E}.base_layer.weight", {}),
+        (LLAMA, "model.audio_lm_head.weight", {}),  # the whole last name is compared
+        (LLAMA, "model.layers.11.lm_head.weight", {}),
+        (None, "lm_head.weight", {"head": "replaces"}),
+        (None, "bert.encoder.layer.0.output.lora_A.weight", {}),
+        (("kosmos-2", "Kosmos2ForConditionalGeneration"), "lm_head.lora_B", {"head": "adds"}),
+        (("deepseek_v4", "DeepseekV4ForCausalLM"), "head.weight", {"head": "replaces"}),
+        (("deepseek_v4", "DeepseekV4ForCausalLM"), "lm_head.weight", {"head": "replaces"}),
+        (("dory", "DoryForCausalLM"), "model.embed_tokens.weight", {"embedding": "replaces"}),
+        (
+            ("evolla", "EvollaForProteinText2Text"),  # a third matrix of another last name
+            f"protein_encoder.word_embeddings.{DELTA}",
+            {"embedding": "changes rows of"},
+        ),
+    ],
+)
+def test_what_a_tensor_of_an_adapter_changes(kind_and_class, name, expected):
+    known = kind_and_class and read_class(*kind_and_class)
+    tensors = {f"base_model.model.{name}": "the tensor"}
+    found = changes_of(tensors, known)
+    assert found == {
+        matrix: {expected[matrix]: "the tensor"} if matrix in expected else {}
+        for matrix in ("embedding", "head")
+    }
+    assert set(may_be_changed(tensors, known)) >= set(expected)
+
+
+def test_of_several_tensors_that_change_one_matrix_the_first_is_taken():
+    tensors = {f"{H}.lora_A.weight": 1, f"{H}.lora_B.weight": 2, f"{H}.modules_to_save.weight": 3}
+    head = {"adds": 1, "replaces": 3}
+    assert changes_of(tensors, read_class(*LLAMA)) == {"embedding": {}, "head": head}
+
+
+def no_values(name, *shape):
+    return Tensor(None, name, "F32", shape, start=0, end=0, memory=b"")
+
+
+def test_an_adapter_may_replace_a_matrix_of_any_shape_that_is_stored(tmp_path):
+    model = write(tmp_path, LLAMA, False, SAVED, {f"{H}.weight": LARGER})
+    embedding = no_values(f"{E}.weight", V, D)
+    sentence = f"the adapter has base_model.model.{H}.weight of another shape"
+    for head, not_measured in (
+        (no_values(f"{H}.weight", V + 8, D), {}),
+        (None, {"4": sentence, "5": sentence}),
+    ):
+        assert adapter_not_measured(model, Matrices([embedding, head])) == not_measured
+    not_stored = Matrices([None, None])
+    assert adapter_not_measured(model, not_stored) == {"4": sentence, "5": sentence}
+    wider = Matrices([embedding, no_values(f"{H}.weight", V + 8, 2 * D)])
+    assert adapter_not_measured(model, wider) == {"4": sentence, "5": sentence}
+
+
+def test_a_long_base_and_a_long_kind_are_shown_cut(tmp_path):
+    found = Matrices([no_values(f"{E}.weight", V, D), None])
+    base = f"transformers 4 loads the base model of the adapter, {short_repr(LONG)}"
+    kind = f"an adapter, {short_repr(LONG)}, lies beside it"
+    for adapter_config, expected in (
+        ({**LORA, "base_model_name_or_path": LONG}, {"4": base}),
+        ({"peft_type": LONG}, {"4": kind, "5": kind}),
+    ):
+        model = write(tmp_path, LLAMA, True, adapter_config, IN_A_LAYER)
+        assert adapter_not_measured(model, found) == expected
+
+
+def test_a_model_whose_matrices_are_not_known_has_no_usual_head(tmp_path):
+    model = write(tmp_path, LLAMA, True, LORA, LORA_HEAD)
+    known = read_class(*LLAMA)
+    stored = Matrices([no_values(f"{E}.weight", V, D), None])
+    assert has_usual_head(model, known, stored)
+    assert not has_usual_head(model, known, Matrices([None, None]))
+    assert not has_usual_head(model, None, stored)
+
+
+def test_a_bias_for_each_token_may_have_any_name_and_two_axes(tmp_path):
+    """final_logits_bias of BART is [1, V]."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    known = read_class(*LLAMA)
+    stored = Matrices([no_values(f"{E}.weight", V, D), None])
+    for name, shape, is_usual in (("final_logits_bias", (1, V), False), ("bias", (D, D), True)):
+        content = safetensors_content({name: np.zeros(shape, np.float32)})
+        (tmp_path / "model.safetensors").write_bytes(content)
+        assert has_usual_head(open_any(str(tmp_path)), known, stored) == is_usual
 
 
 def small_llama(transformers, directory):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tiedgpt.anymodel import adapters, counting, headers, kinds, matrices, mends, ties
+from tiedgpt.checkpoints.model_names import MODELS
 from tiedgpt.checkpoints.tensors import Tensor
 from tiedgpt.errors import CheckpointError
 
@@ -49,11 +50,15 @@ def named(*tensors):
         (tensor("unembed", V, D), False, True),
         (tensor("unembed.weight", D, V + 1), False, True),
         (tensor("unembed.weight", V - 1, D), False, False),
+        (tensor("unembed.weight", V + 1, D + 1), False, False),
         (tensor("unembed.weight", V, 1), False, False),
         (tensor("unembed.weight", 1, V), False, False),
         (tensor("lm_head.bias", V), False, False),
         (tensor("wpe.weight", V, D), False, False),
         (tensor("model.layers.0.up.weight", V, D), False, False),
+        (tensor("model.layers.10.output.weight", V, D), False, False),
+        (tensor("position.embeddings.weight", V, D), False, False),
+        (tensor("to_logits_bias", V, D), False, True),
     ],
     ids=lambda value: f"{value.name} {value.shape}" if isinstance(value, Tensor) else "",
 )
@@ -61,6 +66,17 @@ def test_which_tensor_may_be_the_head(head, is_head, is_unclear):
     found = matrices.find_by_ends(SIZES, named(tensor(E, V, D), head))
     assert (found.head == head) == is_head
     assert found.unclear == ([head.name] if is_unclear else [])
+
+
+def test_each_name_of_an_embedding_has_the_shape():
+    for name in (
+        *("wte", "tok_emb", "embed_tokens", "word_embeddings", "embed_in"),
+        *("tok_embeddings", "tokens_embed", "embeddings"),
+    ):
+        for prefix in ("", "model."):
+            tensors = named(tensor(f"{prefix}{name}.weight", V, D), tensor(H, V, D))
+            assert matrices.shape_of_embedding(tensors) == (V, D)
+            assert matrices.find_by_ends({}, tensors).stored == list(tensors.values())
 
 
 def test_the_shape_of_the_only_embedding():
@@ -73,6 +89,19 @@ def test_the_shape_of_the_only_embedding():
         [],
     ):
         assert matrices.shape_of_embedding(named(*others)) is None
+
+
+def test_an_embedding_has_the_shape_that_config_json_says():
+    for rows, is_embedding in ((V, True), (V + 1, False)):
+        found = matrices.find_by_ends(SIZES, named(tensor(E, rows, D)))
+        assert (found.embedding is not None) == is_embedding
+
+
+def test_a_head_of_packed_numbers_is_quantised_whatever_its_parts():
+    head = tensor(H, V, D // 2, dtype="U8")
+    for known in (None, LLAMA):
+        found = matrices.find_matrices(SIZES, named(tensor(E, V, D), head), known)
+        assert (found.head, found.quantised) == (head, {H})
 
 
 def test_a_module_that_may_be_the_head_is_named_by_all_its_parts():
@@ -91,12 +120,18 @@ def test_two_heads_are_both_named():
     assert (found.embedding.name, found.head) == (E, None)
     assert found.unclear == [f"a.{H}", f"b.{H}"]
     assert (found.stored, found.state_if_equal) == ([], None)
+    embeddings = [tensor(f"{name}.{E}", V, D) for name in "ba"]
+    more = tensor("unembed.weight", V, D)
+    found = matrices.find_by_ends(SIZES, named(*heads, more, *embeddings))
+    names = [E, H]
+    assert found.unclear == sorted([*(f"{x}.{name}" for x in "ab" for name in names), more.name])
 
 
 def test_which_of_four_matrices_are_stored():
     """An encoder and a decoder have an embedding each, beside the shared one."""
     found = matrices.Matrices([tensor(E, V, D), None, None, tensor(f"decoder.{E}", V, D)])
     assert found.state_if_equal == "a..a"
+    assert matrices.Matrices([None, None]).state_if_equal is None
 
 
 def test_without_sizes_in_config_json_the_embedding_has_the_shape():
@@ -111,6 +146,59 @@ def test_a_matrix_by_a_name_of_another_set_is_not_clear():
     found = matrices.find_matrices(SIZES, named(*both, tensor(f"model.{H}", V, D)), LLAMA)
     assert (found.name_set, found.unclear) == (0, [f"model.{H}"])
     assert found.misfits == []
+    for other in (f"model.{H}", "embed_tokens.weight"):  # whatever its shape
+        found = matrices.find_matrices(SIZES, named(*both, tensor(other, 3, 5)), LLAMA)
+        assert (found.name_set, found.possible_others) == (None, [other])
+
+
+def test_the_names_of_what_is_not_clear_are_sorted():
+    names = [f"{letter}.weight" for letter in "hbgcfdea"]
+    tensors = named(tensor(E, V, D), *(tensor(name, V, D) for name in names))
+    assert matrices.find_matrices(SIZES, tensors, LLAMA).unclear == sorted(names)
+
+
+def test_beside_a_matrix_that_does_not_fit_another_one_has_the_shape_of_config_json():
+    larger, more = tensor(E, V + 1, D), tensor("more.weight", V, D)
+    found = matrices.find_matrices(SIZES, named(larger, more), LLAMA)
+    assert found.unclear == [E, "more.weight"]
+    said = f"the shape of {E} is 41 x 8, but vocab_size is 40 in config.json"
+    assert found.misfits == [said]
+    of_proteins = kinds.read_class("evolla", "EvollaForProteinText2Text")
+    third = tensor(of_proteins.names[0][2], 33, 16)  # of another vocabulary
+    found = matrices.find_matrices(SIZES, named(larger, third), of_proteins)
+    assert (found.unclear, found.misfits) == ([E], [said])
+
+
+def test_a_matrix_of_a_decoder_has_the_size_of_the_head():
+    known = replace(T5, sizes=(("a", "a"), ("vocab_size", "hidden_size")))
+    of_encoder = tensor(T5.names[0][2], V, D)
+    found = matrices.find_matrices({**SIZES, "a": 3}, named(of_encoder), known)
+    assert (found.tensors[2], found.misfits) == (of_encoder, [])
+
+
+def test_a_buffer_is_no_matrix_and_in_a_file_without_a_head_it_lacks_the_prefix():
+    known = replace(LLAMA, buffers=frozenset(["model.table"]))
+    for embedding, buffer, is_buffer in (
+        (E, "model.table", True),
+        ("embed_tokens.weight", "table", True),
+        (E, "table", False),
+    ):
+        tensors = named(tensor(embedding, V, D), tensor(buffer, V, D))
+        found = matrices.find_matrices(SIZES, tensors, known)
+        assert found.unclear == ([] if is_buffer else [buffer])
+
+
+def test_a_padded_matrix_beside_those_of_a_class_is_none_of_them():
+    tensors = named(tensor(E, V, D), tensor("more.weight", V + 1, D))
+    assert matrices.find_matrices(SIZES, tensors, LLAMA).unclear == []
+    assert matrices.find_matrices(SIZES, tensors, None).unclear == ["more.weight"]
+
+
+def test_a_set_of_names_is_known_by_the_parts_of_quantised_matrices():
+    parts = [tensor(f"model.lm_head.{part}", 5, 7, dtype="I32") for part in ("qweight", "scales")]
+    found = matrices.find_matrices(SIZES, named(tensor(E, V, D), *parts), LLAMA)
+    assert (found.name_set, found.head) == (2, parts[0])
+    assert (found.quantised, found.unclear) == ({"model.lm_head.qweight"}, [])
 
 
 def test_the_first_set_of_names_counts_of_two_that_fit():
@@ -128,6 +216,7 @@ def test_the_first_set_of_names_counts_of_two_that_fit():
         (SIZES, ("vocab_size", "hidden_size"), "vocab_size is 40 and hidden_size is 8"),
         ({"a": {"b": V}, "c": D + 1}, ("a.b", "c"), "a.b is 40"),
         ({"vocab_size": V + 1, "c": "8"}, ("vocab_size", "c"), "c is '8'"),
+        ({"vocab_size": 0, "c": D + 1}, ("vocab_size", "c"), "vocab_size is 0"),
     ],
 )
 def test_what_config_json_says_of_a_shape_that_does_not_fit(config, places, sentence):
@@ -143,6 +232,13 @@ def test_the_first_width_of_config_json_is_a_size_or_there_is_no_shape():
         {"vocab_size": 0, "hidden_size": D},
     ):
         assert matrices.matrix_shape(config) is None
+
+
+def test_of_all_widths_in_config_json_the_first_holds():
+    names = ["word_embed_proj_dim", "embedding_size", "hidden_size", "n_embd", "d_model"]
+    for n in range(len(names)):
+        widths = {name: D + names.index(name) for name in reversed(names[n:])}
+        assert matrices.matrix_shape({"vocab_size": V, **widths}) == (V, D + n)
 
 
 def test_each_matrix_is_compared_with_those_before_it_until_one_is_equal():
@@ -166,9 +262,21 @@ def test_each_matrix_is_compared_with_those_before_it_until_one_is_equal():
     assert [names for names, rounded in asked if rounded] == ["ac", "bc", "ae", "be"]
 
 
+def test_the_rows_that_are_told_are_those_of_the_embedding_and_the_head():
+    """Though the matrix of a decoder is equal to the embedding in all rows."""
+    found = matrices.Matrices([tensor(name, V, D) for name in "abc"])
+
+    def equal_rows(one, other, rounded=False):
+        return (V if one.name + other.name == "ac" else 3), V
+
+    compared = matrices.compare_matrices(SimpleNamespace(equal_rows=equal_rows), found)
+    assert compared == matrices.Comparison("aba", 3, V, False)
+
+
 def test_the_sizes_of_a_model_of_images_and_text():
     assert matrices.matrix_shape({"text_config": SIZES}) == (V, D)
     assert matrices.matrix_shape({**SIZES, "text_config": {"vocab_size": V + 1}}) == (V + 1, D)
+    assert matrices.matrix_shape({"vocab_size": V, "hidden_size": None, "d_model": D}) == (V, D)
     assert kinds.fields_at({"a": {"b": {"c": 1}}}, "a.b") == {"c": 1}
 
 
@@ -393,6 +501,9 @@ def test_rows_of_a_matrix_with_fewer_rows_than_are_sampled_at_a_place():
     model = headers.HubModel({}, repository)
     assert model.equal_rows(one, other) == (2, 3)
     assert set(repository.asked) == {(0, 48)}
+    halves = [replace(each, dtype="F16", shape=(3, 8)) for each in (one, other)]
+    assert model.equal_rows(*halves) == (2, 3)
+    assert set(repository.asked) == {(0, 48)}
 
 
 def test_rows_all_over_a_matrix_are_compared():
@@ -429,7 +540,9 @@ def test_a_json_file_of_the_hub_may_be_as_large_as_is_allowed(monkeypatch):
     assert str(caught.value) == "owner/name/config: 8 bytes; expected at most 7"
 
 
-def test_a_header_that_is_the_whole_file_is_read():
+@pytest.mark.parametrize("most", [2, headers.MAX_HEADER])
+def test_a_header_that_is_the_whole_file_is_read(monkeypatch, most):
+    monkeypatch.setattr(headers, "MAX_HEADER", most)
     repository = Repository(a=(2).to_bytes(8, "little") + b"{}", b=bytes(3))
     assert headers.fetch_header(repository, "a").tensors == {}
     assert repository.asked == [(0, 8), (8, 10)]
@@ -449,9 +562,48 @@ def test_what_is_gone_from_the_hub_is_named():
 def test_a_header_that_is_too_long_is_not_asked_for(monkeypatch):
     monkeypatch.setattr(headers, "MAX_HEADER", 8)
     repository = Repository(a=(100).to_bytes(8, "little") + b" " * 200)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError) as caught:
         headers.fetch_header(repository, "a")
+    assert str(caught.value).endswith("208 bytes, a header of 100; expected at most 8")
     assert repository.asked == [(0, 8)]
+
+
+def test_the_metadata_of_all_shards_are_kept_in_the_order_of_their_names():
+    index = {"weight_map": {"a": "b.safetensors", "b": "a.safetensors"}}
+    files = {"model.safetensors.index.json": json.dumps(index).encode()}
+    for name, file, format_name in (("a", "b.safetensors", "pt"), ("b", "a.safetensors", "np")):
+        entry = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
+        header = json.dumps({"__metadata__": {"format": format_name}, name: entry}).encode()
+        files[file] = len(header).to_bytes(8, "little") + header + b"1"
+    model = headers.HubModel({}, Repository(**files))
+    assert model.saved.metadata == [{"format": "np"}, {"format": "pt"}]
+    assert list(model.stored) == ["b", "a"]
+
+
+def test_which_model_of_the_hub_is_opened(hub_server, weights_folder):
+    """A name finds a folder here, without weights if none are needed; else the hub is asked."""
+    hub_server.put("owner/empty", {"config.json": b"{}"})
+    model = headers.open_any("owner/empty")
+    assert (model.config_json, model.has_weights) == ({}, False)
+    for text, repository in (("owner/none", "owner/none"), ("124M", "openai-community/gpt2")):
+        with pytest.raises(CheckpointError) as caught:
+            headers.open_any(text)
+        label = f"{hub_server.url.removeprefix('http://')}/{repository}"
+        why = f"{label}: no such repository, or no config.json in it (404)"
+        assert str(caught.value) == f"{text} is not on this machine; {why}"
+    assert f"/{MODELS['gpt2'].commit}/" in hub_server.requests[-1].path
+    folder = weights_folder / "owner" / "empty"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"a": 1}')
+    assert headers.open_any("owner/empty").config_json == {}
+    model = headers.open_any("owner/empty", weights=False)
+    assert (model.name, model.config_json) == ("owner/empty", {"a": 1})
+
+
+def test_the_hub_is_not_asked_for_a_model_that_comes_with_tiedgpt(hub_server):
+    with pytest.raises(CheckpointError, match="comes with tiedgpt but is missing from it"):
+        headers.open_any("shakespeare-tied")
+    assert hub_server.requests == []
 
 
 def test_json_that_only_python_writes_is_read_from_the_hub():

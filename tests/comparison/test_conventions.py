@@ -11,7 +11,7 @@ from support.comparing import MODELS, some_ids, tape_of
 
 from tiedgpt import compare
 from tiedgpt.comparison.conventions import known_name, our_name, shape_error, translate
-from tiedgpt.errors import ArgumentError
+from tiedgpt.errors import ArgumentError, short_repr
 from tiedgpt.testing import TINY, random_model
 
 # Our kind -> its name in the other program. In TRANSFORMERS, a module's name stands for its output,
@@ -267,6 +267,7 @@ UNKNOWN_NAMES = [
     ("mlp.past", None, "mlp.N.post, "),
     ("my_hook_z", None, ""),
     (12, "12", ""),
+    (300 * "x", short_repr(300 * "x"), ""),
 ]
 
 

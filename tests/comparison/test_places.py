@@ -12,10 +12,13 @@ from tiedgpt.comparison.places import (
     Scope,
     compare_arrays,
     compute_activations,
+    digits_before_point,
     digits_of,
     distance,
+    few_digits,
     kind_of,
     layer_of,
+    tolerance_of,
     trials_in_all_layers,
     trials_of,
 )
@@ -77,6 +80,13 @@ def test_a_row_on_a_wrong_array_has_its_first_wrong_number():
     assert right == ReportRow("embed", error=0.0, tolerance=tolerance, largest=8.0)
 
 
+def test_rounding_is_that_of_the_largest_number_though_it_is_negative():
+    exact = np.array([[-8.0, np.inf], [1.0, np.nan]])
+    eps = np.finfo(np.float32).eps
+    assert tolerance_of(exact, exact) == pytest.approx(16 * 8 * eps, rel=1e-6)
+    assert tolerance_of(exact, exact + 0.5) == 8
+
+
 def test_arrays_without_a_number_agree():
     empty = np.zeros((0, 3))
     agrees = ReportRow("embed", error=0.0, tolerance=0.0, largest=0.0)
@@ -99,6 +109,41 @@ def test_digits_are_those_of_numbers_that_are_no_zero_inf_or_nan():
     assert digits_of(np.append(numbers, others)) == (2, "decimals")
     assert digits_of(-numbers) == (2, "decimals")
     assert digits_of(np.append(numbers, others) * 1e-4) == (3, "digits")
+
+
+def test_one_to_six_digits_of_ten_numbers_are_few():
+    """But not those of whole numbers, halves, quarters and so on."""
+    rng = np.random.default_rng(0)
+    for count in range(1, 8):
+        low, high = (2.0, 90.0) if count == 1 else (0.2, 0.9)
+        numbers = rng.uniform(low, high, size=40).round(count)
+        assert digits_of(numbers) == ((count, "decimals") if count < 7 else None)
+    ten = np.linspace(0.11, 0.29, 10)
+    assert digits_of(np.append(ten, ten)) == (2, "decimals")
+    assert digits_of(np.append(ten[1:], ten[1:])) is None
+    for unit in (1, 2, 4, 64):
+        assert digits_of(np.arange(1.0, 30.0) / unit) is None
+
+
+def test_the_digits_before_the_point():
+    numbers = {2.5: 1, 25: 2, 0.25: 0, 0.025: -1, 1: 1, 10: 2, -250: 3}
+    assert digits_before_point(np.array(list(numbers))).tolist() == list(numbers.values())
+
+
+def test_few_digits_are_told_with_half_a_unit_of_the_last_one():
+    """Unless ours has few, too, or half a unit is within the tolerance."""
+    ours = np.random.default_rng(0).uniform(2.0, 9.0, size=12)
+    decimals = few_digits(ours.round(2), ours, tolerance=0.004)
+    assert decimals == ("yours has no more than 2 decimals: print more", pytest.approx(0.005))
+    small = np.append(1e-4 * ours, np.inf)  # of the size 0.0005: three digits are 7 decimals
+    digits = few_digits(np.append(1e-4 * ours.round(2), np.inf), small, tolerance=1e-9)
+    assert digits == ("yours has no more than 3 digits: print more", pytest.approx(5e-7))
+    for theirs, right, tolerance in (
+        (ours.round(2), ours.round(3), 0.004),
+        (ours.round(2), ours, 0.005),
+        (ours, ours, 0.0),
+    ):
+        assert few_digits(theirs, right, tolerance) == ("", 0.0)
 
 
 def test_a_planted_activation_is_in_the_precision_of_the_model():
@@ -149,6 +194,23 @@ def test_earlier_arrays_of_an_activation_have_rows_and_names_of_their_own():
     assert comparison.their_names == {"final": "'lm_head:in'"}
 
 
+def test_our_pass_goes_on_with_what_is_given_and_makes_the_mistakes_that_are_planted():
+    ids = some_ids(TWO_LAYERS, B=1, T=3)
+    tape = tape_of(TWO_LAYERS, ids)
+    theirs = {name: 2 * tape[name] for name in ("final", "logits")}
+    comparison = Comparison(TWO_LAYERS, ids, theirs)
+    doubled = {"final": lambda place: 2 * place.right}
+    for given, planted, differ in (
+        ({}, {}, [True, True]),
+        ({"final": theirs["final"]}, {}, [True, False]),
+        ({}, doubled, [False, False]),
+    ):
+        rows, ours = comparison.rows(given, planted)
+        assert [row.name for row in rows] == ["final", "logits"]
+        assert [row.differs for row in rows] == differ
+        np.testing.assert_allclose(ours["final"], (1 + bool(planted)) * tape["final"], rtol=1e-5)
+
+
 def test_the_columns_beyond_the_vocabulary_are_kept_beside_it():
     ids = some_ids(TWO_LAYERS, B=1, T=3)
     logits = tape_of(TWO_LAYERS, ids)["logits"]
@@ -188,11 +250,12 @@ def test_a_mistake_is_tried_from_the_widest_scope_to_the_narrowest():
         (Scope.LAYER, "mlp.0.out: yours is a", ["attn.0.out", "mlp.0.out"], "see a"),
         (Scope.LAYER, "mlp.0.out: yours is c", ["mlp.0.out"], ""),
     ]
-    in_all_layers = trials_in_all_layers([first, whole, same], names)
+    in_all_layers = trials_in_all_layers([first, whole, same, final], names)
     assert [trial.line for trial in in_all_layers] == [
         "attn.0.out: yours is a, everywhere",
         "mlp.0.out: yours is b",
         "mlp.0.out: yours is c, in every layer",
+        "final: yours is d",
         "attn.0.out: yours is a, in every layer",
     ]
 
@@ -234,6 +297,11 @@ def test_a_place_has_what_it_is_computed_from():
         if parameters is not None:
             assert place.weight is TWO_LAYERS.parameters[f"{parameters}.weight"]
             assert place.bias is TWO_LAYERS.parameters[f"{parameters}.bias"]
+
+
+def test_a_place_in_a_layer_of_two_digits():
+    place = Place("mlp.11.pre", None, TWO_LAYERS, None, tape={"mlp.11.in": "the input"})
+    assert (place.kind, place.layer, place["mlp.N.in"]) == ("mlp.N.pre", 11, "the input")
 
 
 def test_the_output_of_attention_is_computed_from_all_heads_side_by_side():

@@ -12,7 +12,14 @@ from tiedgpt.comparison.compare import compare
 from tiedgpt.comparison.vector_mistakes import ENCODERS, Vocabulary
 from tiedgpt.comparison.vectors import DIRECTORY, Vectors
 from tiedgpt.gpt2.backward import loss_and_gradients
-from tiedgpt.testing import TINY, assert_same_gpt2, assert_vectors, random_model, scale_of
+from tiedgpt.testing import (
+    TINY,
+    assert_same_gpt2,
+    assert_vectors,
+    random_model,
+    scale_of,
+    tiny_gpt2,  # noqa: F401 - a fixture
+)
 
 
 def test_by_default_two_texts_of_the_random_model_are_compared():
@@ -26,6 +33,8 @@ def test_by_default_two_texts_of_the_random_model_are_compared():
     assert texts[0].shape == (2, TINY.n_ctx)
     assert len(np.unique(texts[0])) > TINY.n_ctx, "the tokens are all over the vocabulary"
     assert texts[0].max() > TINY.vocab_size - 10
+    assert_same_gpt2(theirs)
+    assert all(np.array_equal(text, texts[0]) for text in texts), "they are the same each time"
     assert not np.array_equal(*texts[0])
 
 
@@ -84,6 +93,9 @@ def test_every_parameter_of_the_random_model_matters():
         assert deviation > 0, name
         assert abs(np.mean(array) - mean) < 0.5 * deviation, name
         assert 0.7 < np.std(array) / deviation < 1.3, name
+        if "ln_" in name and name.endswith("bias"):
+            gain = model.parameters[name.replace("bias", "weight")]
+            assert 0.15 < np.std(array) / np.mean(gain) < 0.6, name
     assert 8 < np.std(model([list(range(37))])) < 25
 
 
@@ -101,6 +113,14 @@ def test_each_part_of_the_random_model_adds_little_to_the_residual_stream():
             assert 0.5 < np.std(array) < 4, name
 
 
+def test_no_two_axes_of_the_random_model_have_one_length():
+    D = TINY.n_embd
+    lengths = [TINY.vocab_size, TINY.n_ctx, D, 3 * D, 4 * D, TINY.n_inner, TINY.head_width]
+    assert len({*lengths, TINY.n_layer, TINY.n_head}) == len(lengths) + 1  # 3 layers, 3 heads
+    assert TINY.vocab_size % 64, "it is not padded"
+    assert (TINY.n_layer, TINY.n_head) == (3, 3)
+
+
 @pytest.mark.parametrize("field", ["bos_token_id", "eos_token_id"])
 def test_the_special_tokens_of_the_random_model_are_in_its_vocabulary(field):
     assert 0 <= getattr(TINY, field) < TINY.vocab_size
@@ -108,8 +128,11 @@ def test_the_special_tokens_of_the_random_model_are_in_its_vocabulary(field):
 
 @pytest.mark.parametrize("theirs", [{"hook_embed": np.ones((3, 48))}, {"probs": np.ones(3)}])
 def test_it_fails_if_nothing_was_compared(theirs):
-    with pytest.raises(AssertionError, match=r"^there is nothing to compare: .* rounding$"):
+    match = r"^there is nothing to compare: .* rounding$"
+    with pytest.raises(AssertionError, match=match) as caught:
         assert_same_gpt2(theirs, ids=[1, 2, 3])
+    assert caught.value.__suppress_context__, "pytest shows one error, not two"
+    assert caught.value.__cause__ is None
 
 
 def test_with_targets_logits_without_gradients_are_not_enough():
@@ -176,3 +199,25 @@ def test_the_assertion_of_reference_values_names_each_wrong_case():
         "encode/split/2: \"it's a's\" is [2], expected [72, 83, 280, 278, 280]",
     ]
     assert [entry.path.name for entry in caught.traceback.filter(caught)] == [Path(__file__).name]
+
+
+def test_all_mistakes_that_explain_the_answers_are_named():
+    vectors = Vectors(DIRECTORY)
+    [case] = [case for case in vectors.cases if case["name"] == "encode/shakespeare/4"]
+    vocabulary = Vocabulary(vectors.tokenizers[case["given"]["vocabulary"]])
+    longest = "takes the longest token that fits, without the merges"
+    answer = ENCODERS[longest](vocabulary, case["given"]["text"])
+    with pytest.raises(AssertionError) as caught:
+        assert_vectors({case["name"]: answer})
+    assert str(caught.value).splitlines()[-2:] == [
+        f"encode: yours {longest}",
+        "encode: or yours makes the leftmost merge, not the one that was learned first",
+    ]
+
+
+def test_the_fixture_is_once_tied_and_once_untied(tiny_gpt2, request):  # noqa: F811
+    head = "tied" if tiny_gpt2.tied else "untied"
+    assert request.node.name.endswith(f"[{head}]")
+    expected = random_model(TINY.with_head(head))
+    for name, array in expected.parameters.items():
+        np.testing.assert_array_equal(tiny_gpt2.parameters[name], array)

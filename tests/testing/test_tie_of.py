@@ -7,7 +7,7 @@ import pytest
 
 from tiedgpt import TiedGPTError
 from tiedgpt.anymodel.kinds import all_classes
-from tiedgpt.errors import ArgumentError
+from tiedgpt.errors import ArgumentError, short_repr
 from tiedgpt.testing import tie_of
 from tiedgpt.testing.state_dict import names_in_model_classes
 
@@ -92,7 +92,7 @@ def test_an_array_and_a_tensor_may_be_one_memory():
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     array = matrix()
     for copy, kind in ((array, "one storage"), (array.copy(), "equal"), (matrix(), "different")):
-        pair = array, torch.from_numpy(copy)
+        pair = array, torch.from_numpy(copy).requires_grad_()
         for one, other in (pair, pair[::-1]):
             assert tie_of({"wte.weight": one, "lm_head.weight": other}).kind == kind
     negative = torch._neg_view(torch.from_numpy(array))
@@ -104,12 +104,30 @@ def freed(tensor):
     return tensor
 
 
+def in_parts(tensor):
+    """A tensor that is made of others, as a DTensor is."""
+    import torch
+
+    class Parts(torch.Tensor):
+        @staticmethod
+        def __new__(cls):
+            return torch.Tensor._make_wrapper_subclass(cls, tensor.shape)
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            raise NotImplementedError(func)
+
+    return Parts()
+
+
+NO_MEMORY = (
+    r"weight has no values in its memory: it was freed, or they are in parts elsewhere; give the "
+    r"whole tensor$"
+)
 UNUSUAL = {  # from a tensor to one that cannot be compared -> what the line says
-    "freed": (
-        freed,
-        r"weight has no values in its memory: it was freed, or they are in parts elsewhere; give "
-        r"the whole tensor$",
-    ),
+    "freed": (freed, NO_MEMORY),
+    "a part of a freed one": (lambda tensor: freed(tensor.repeat(2, 1)[V:]), NO_MEMORY),
+    "in parts": (in_parts, NO_MEMORY),
     "empty": (lambda tensor: tensor[:0], r"no values: its shape is \[0, 4\]$"),
     "sparse": (
         lambda tensor: tensor.to_sparse(),
@@ -195,6 +213,8 @@ def test_names_are_found_or_given():
 WTE = "model.embed_tokens.weight"
 LM = "lm_head.weight"
 ONE_MATRIX = np.ones((V, D), np.float32)
+LONG = 300 * "x"  # it is shown cut
+MANY = [f"name {n}" for n in range(99)]
 SEVERAL = {f"{name}.{LM}": ONE_MATRIX + n for n, name in enumerate("abc")}
 ERRORS = {  # what is wrong -> a state dict, the names that are given, and the whole message
     "no dict": ([1], {}, "expected a dict of tensors, got [1]"),
@@ -209,6 +229,27 @@ ERRORS = {  # what is wrong -> a state dict, the names that are given, and the w
         "neither an embedding nor a head is among ['a']: give embedding= and head=, their names",
     ),
     "another name": ({WTE: ONE_MATRIX}, {"head": "out"}, "'out' is not in the state dict"),
+    "a long name": (
+        {WTE: ONE_MATRIX},
+        {"head": LONG},
+        f"{short_repr(LONG)} is not in the state dict",
+    ),
+    "a long name that is no text": (
+        {tuple(LONG): ONE_MATRIX},
+        {},
+        f"expected strings as names of tensors, got {short_repr(tuple(LONG))}",
+    ),
+    "neither of many": (
+        dict.fromkeys(MANY, ONE_MATRIX),
+        {},
+        f"neither an embedding nor a head is among {short_repr(MANY)}: give embedding= and head=, "
+        "their names",
+    ),
+    "many numbers": (
+        {"bad": np.ones(99), LM: ONE_MATRIX},
+        {"embedding": "bad"},
+        f"bad is no matrix: {short_repr(np.ones(99))}",
+    ),
     "several heads": (
         {WTE: ONE_MATRIX, **SEVERAL},
         {},
@@ -282,6 +323,29 @@ def test_a_matrix_that_differs_in_its_last_number_is_another_one():
     assert tie_of(dict(zip((WTE, LM), pair, strict=True))).kind == "different"
 
 
+def test_an_entry_that_is_no_matrix_is_no_second_embedding():
+    entries = {WTE: matrix(), "images.embeddings.weight": np.ones(D, np.float32)}
+    assert tie_of(entries).embedding == WTE
+
+
+def test_rows_that_pad_a_matrix_that_is_wider_than_long():
+    for rows in (8, 9, 7, 6):
+        more = np.ones((rows, D * 3), np.float32)
+        for each in (more, more.T.copy()):
+            entries = {WTE: np.ones((8, D * 3), np.float32), "more.weight": each}
+            if rows == 6:
+                assert tie_of(entries).kind == "embedding"
+                continue
+            with pytest.raises(TiedGPTError, match="may be the output matrix"):
+                tie_of(entries)
+
+
+def test_the_name_of_a_head_may_be_given_for_the_embedding():
+    """As in a model whose one matrix has the name of its last use."""
+    name = "vocab_projector.weight"
+    assert tie_of({name: matrix()}, embedding=name).kind == "embedding"
+
+
 @pytest.mark.parametrize("rows", [16, 18, 14, 13])
 def test_rows_that_pad_a_matrix_are_an_eighth_of_it_at_most(rows):
     """Beside an embedding of 16 rows, a head may have 14 to 18."""
@@ -298,7 +362,11 @@ def test_rows_that_pad_a_matrix_are_an_eighth_of_it_at_most(rows):
 def test_what_is_in_a_layer_or_a_table_of_positions_is_neither_matrix():
     for name in (f"model.layers.10.{LM}", "model.position_embeddings.weight"):
         assert tie_of({WTE: ONE_MATRIX, name: matrix()}).kind == "embedding"
-    for name in ("model.layers.10.embed_tokens.weight", "positions.wpe.weight"):
+    for name in (
+        "model.layers.10.embed_tokens.weight",
+        "positions.wpe.weight",
+        "positions.embeddings.weight",
+    ):
         assert tie_of({LM: ONE_MATRIX, name: matrix()}).kind == "head"
 
 
@@ -336,6 +404,7 @@ OTHER_NAMES = (
     "lm_head.token_adapter.base_layer.weight",
     *("lm_head._fsdp_wrapped_module.weight", "mine.output_layer.weight", "mine.ff_out.weight"),
     *("lm_head._orig_mod.weight", "lm_head._checkpoint_wrapped_module.weight"),
+    *("out_head._orig_mod.weight", "ff_out.token_adapter.base_layer.weight"),
     "module.vocab_projector._orig_mod.weight",
 )
 
@@ -381,6 +450,9 @@ def test_the_output_matrix_of_a_class_by_its_shape():
 def test_names_of_an_embedding_are_not_those_of_a_head():
     assert not [name for name in names_in_model_classes("head") if "embed_tokens" in name]
     assert "vocab_projector.weight" in names_in_model_classes("head")
+    # These are of sets of names after the first of their class.
+    assert "llm.unembed.weight" in names_in_model_classes("head")
+    assert "llm.embed.weight" in names_in_model_classes("embedding")
 
 
 def test_a_second_embedding_beside_the_one_that_is_named():
@@ -417,8 +489,10 @@ CANDIDATES = {  # an entry that could be the output matrix
     "transposed": {"to_tokens": matrix().T.copy()},
     "padded": {"to_tokens.weight": np.zeros((V + 1, D), np.float32)},
     "packed": {"to_tokens.weight": np.zeros((V * D // 2, 1), np.uint8)},
+    "packed in 32 bits": {"to_tokens.weight": np.zeros((V * D // 8, 1), np.int32)},
     "quantised": {"lm_head.qweight": np.zeros((1, V), np.int32), "lm_head.scales": np.ones((1, V))},
     "flat": {"lm_head.weight": np.zeros(V * D, np.float32)},
+    "flat, in a model": {"model.lm_head.weight": np.zeros(V * D, np.float32)},
     "no array": {"lm_head.weight": None},
 }
 
@@ -446,6 +520,8 @@ def test_what_could_be_no_output_matrix():
         "model.layers.0.mlp.up_proj.qweight": np.ones((V, D), np.int32),
         "model.norm.weight": np.ones(D, np.float32),
         "lm_head.bias": np.ones(V, np.float32),
+        "model.tokens_seen": np.ones((1, 5), np.int64),
+        "model.steps.weight": np.ones(D, np.int64),
     }
     tie = tie_of({WTE: matrix(), **others})
     assert (tie.kind, tie.embedding) == ("embedding", WTE)
@@ -462,6 +538,16 @@ def test_a_sparse_tensor_is_no_copy_of_the_matrix():
         entries = {"lm_head.weight": torch.ones(V, D), name: torch.ones(V, D).to_sparse()}
         with pytest.raises(TiedGPTError, match=name):
             tie_of(entries)
+    entries = {LM: torch.ones(V, D), "decoder.output_layer.weight": torch.ones(V, D).to_sparse()}
+    with pytest.raises(ArgumentError, match=r"output_layer\.weight .* may be the token embedding"):
+        tie_of(entries, head=LM)
+
+
+def test_a_part_of_the_head_is_no_second_name_of_it():
+    """It begins at the same place in memory."""
+    values = matrix()
+    with pytest.raises(ArgumentError, match=r"output_layer\.weight .* may be the token embedding"):
+        tie_of({LM: values, "output_layer.weight": values[:-1]}, head=LM)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])

@@ -113,7 +113,6 @@ def find_by_class(
         if matrix is None:
             continue
         found.tensors[number] = matrix
-        of_matrices.add(matrix.name)
         if matrix.dtype not in FLOATS or quantised_parts:
             found.quantised.add(matrix.name)
             of_matrices |= {tensor.name for tensor in module.values()}

@@ -139,7 +139,8 @@ def names_by_model_classes(entries: Mapping[str, Any], which: str, beside: str |
     found = []
     for name, value in entries.items():
         shape = tuple(getattr(value, "shape", ()))
-        if name == beside or len(shape) != 2 or IN_A_LAYER.search(name):
+        is_other = IN_A_LAYER.search(name) or OTHER_TABLE.search(name)
+        if name == beside or len(shape) != 2 or is_other:
             continue
         if beside is not None:
             V, D = entries[beside].shape
