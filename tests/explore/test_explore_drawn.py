@@ -701,36 +701,42 @@ def test_the_pictures_have_the_colours_of_the_scheme(lab):
     asked(lab, "next", lambda: lab.emulate_media(color_scheme="light"))
 
 
-# The points of a picture: its width, and red, green, blue and opacity of each.
+# The points of a picture: red, green, blue and opacity of each.
 POINTS = """canvas => {
     const {width, height} = canvas
-    const {data} = canvas.getContext("2d").getImageData(0, 0, width, height)
-    return [width, [...data]]
+    return [...canvas.getContext("2d").getImageData(0, 0, width, height).data]
 }"""
+
+
+def wait_for_points(lab, canvas, expected, part=slice(None)):
+    for _ in range(PATIENCE):
+        found = canvas.evaluate(POINTS)[part]
+        if found == pytest.approx(expected, abs=2):  # a half is rounded
+            break
+        lab.wait_for_timeout(100)
+    assert found == pytest.approx(expected, abs=2)
 
 
 def test_the_points_of_a_picture(lab):
     """Small weights of a head can be seen. A negative number is grey."""
     go(lab, "#attention")
-    expect(lab.locator("#heads canvas")).to_have_count(4)
-    for n, canvas in enumerate(lab.locator("#heads canvas").all()):
-        width, data = canvas.evaluate(POINTS)
-        assert width == 3
+    canvases = lab.locator("#heads canvas")
+    expect(canvases).to_have_count(4)
+    for n in range(4):
         x = n / 50
         weights = [1, 0, 0, 1 - x, x, 0, 0.001, 0.004, 0.995]
-        assert data[3::4] == pytest.approx([255 * weight**0.5 for weight in weights], abs=1)
+        opacity = [255 * weight**0.5 for weight in weights]
+        wait_for_points(lab, canvases.nth(n), opacity, part=slice(3, None, 4))
     go(lab, "#path")
-    _, row = lab.locator("#product .tied canvas").first.evaluate(POINTS)  # 2, -1
-    _, other = lab.locator("#product .tied canvas").nth(1).evaluate(POINTS)  # 1, 0
-    assert [row[3], row[7], other[3], other[7]] == pytest.approx([255, 128, 255, 0], abs=1)
-    colours = lab.evaluate(
+    tied, grey = lab.evaluate(
         """["tied", "text"].map(kind =>
             getComputedStyle(document.documentElement).getPropertyValue(`--${kind}bg`)
+                .split(",").map(Number)
         )"""
     )
-    tied, grey = ([int(part) for part in colour.split(",")] for colour in colours)
-    assert row[:3] == tied
-    assert row[4:7] == pytest.approx(grey, abs=2)  # a half is rounded
+    canvases = lab.locator("#product .tied canvas")
+    wait_for_points(lab, canvases.nth(0), [*tied, 255, *grey, 128])  # 2, -1
+    wait_for_points(lab, canvases.nth(1), [*tied, 255, 0, 0, 0, 0])  # 1, 0
 
 
 def key_of_focus(lab):
