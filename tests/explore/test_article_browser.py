@@ -131,6 +131,9 @@ def test_the_streams_follow_the_word(open_article):
     ask(page, "RICHARD")
     for last in (tied.last, untied.last):
         expect(last.locator("b").first).to_have_text("III")
+    ask(page, "my " * 19 + "king")  # 20 tokens, which are still read at once
+    expect(page.locator(".reading").first).to_contain_text("20 tokens")
+    expect(tied.first.locator("b").first).to_have_text("king")
     # Of a text that is longer than the context, the last tokens are read. The letter has three.
     ask(page, "\u8a9e" * 60 + " lord")
     expect(tied.first.locator("b").first).to_have_text("lord")

@@ -647,7 +647,7 @@ def test_copying_the_link_waits_for_no_change(lab):
 def test_a_server_that_is_back_draws_what_it_could_not(lab, instead):
     go(lab, "#lens")
     instead |= {"next": None, "lens": None}
-    lab.fill("#prompt", "x")
+    asked(lab, "lens", lambda: lab.fill("#prompt", "x"), text="x")
     stopped = lab.locator("#stopped")
     expect(stopped).to_be_visible()
     expect(lab.locator("#problem")).to_be_hidden()
@@ -809,7 +809,7 @@ def test_a_group_of_cells_and_the_strongest_colour(lab):
 
 
 # Of the drawing at the top: boxes whose text is wider or higher, boxes on each other, what is out
-# of the drawing, and arrows that end far from all boxes.
+# of the drawing, and arrows that end in a box or far from all.
 WRONG_PLACES = """() => {
     const flow = document.querySelector("#flow")
     const {width, height} = flow.viewBox.baseVal
@@ -853,6 +853,9 @@ WRONG_PLACES = """() => {
                 Math.hypot(Math.max(left - x, x - right, 0), Math.max(top - y, y - bottom, 0))
             const nearest = Math.min(...ends.map(distance))
             if (nearest > 16) wrong.push(["an arrow ends nowhere", path.getAttribute("d"), at])
+            const isInside = ({left, right, top, bottom}) =>
+                left + 1 < x && x < right - 1 && top + 1 < y && y < bottom - 1
+            if (boxes.some(isInside)) wrong.push(["an arrow in a box", path.getAttribute("d")])
         }
     }
     return wrong
