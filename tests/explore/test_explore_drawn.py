@@ -34,7 +34,7 @@ def token(id, text, probability=0, drawn=0, logit=0, **more):
 
 
 LINE, TO, BE, END, PADDING = map(token, (1, 3, 4, 7, 0), ("\n", " to", "be", "?", None))
-LONG = token(12, "incomprehensible")
+LONG = token(12, "incomprehensible", 0.5, 0.5)
 ROWS = [
     [
         token(1, "\n", 0.75, 0.9, 2.5),
@@ -160,12 +160,12 @@ def answer(question, text="", removed=(), side=0, head="", place=None, **_):
     prompt = {"text": "\n tobe?", "tokens": tokens, "place": T if T > 1 else 0}
     if place is not None:
         prompt["place"] = place
+    rows = [LONG] if text == "one" else ROWS[side][: 2 if text == "all kept" else 5]
     scores = SCORES[side] | {"A": [row[:T] for row in SCORES[side]["A"][:T]]}
     layers = [{"positions": layer[:T]} for layer in LENS[side]]
     answers = {
         "start": START,
-        "next": {**prompt, "rows": ROWS[side][: 2 if text == "all kept" else 5]}
-        | {"kept": [1500, 9000][side], "kept_probability": 0.83},
+        "next": {**prompt, "rows": rows, "kept": [1500, 9000][side], "kept_probability": 0.83},
         "path": {"tokens": shown, "text": None if text in ("no corpus", "one") else TEXT, **scores},
         "symmetry": HALF_REPAIRED if side == 1 and head == "tied" else SYMMETRY[side],
         "nearest": NEAREST,
