@@ -181,7 +181,7 @@ def test_a_text_that_is_longer_than_the_context_is_an_error():
 
 
 def test_the_error_function_and_float16():
-    """Each finite number of float16, and erf from -7 to 7 and far out; from 6 on it is 1 to 16 digits."""
+    """Each finite number of float16, and erf, which is 1 to 16 digits from 6 on."""
     bits = np.arange(2**16, dtype=np.uint16)
     numbers = bits.view(np.float16)
     is_finite = np.isfinite(numbers)
