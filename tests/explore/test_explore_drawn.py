@@ -440,6 +440,7 @@ def test_what_is_written(lab):
     words.first.evaluate("word => { getSelection().selectAllChildren(word); word.click() }")
     words.first.press("a")
     lab.evaluate("getSelection().removeAllRanges()")
+    lab.wait_for_timeout(250)  # a change would be in the address
     expect(lab).to_have_url(re.compile(r"#next\?place=1$"))
     asked(lab, "next", lambda: words.last.press("Enter"), ids=[1, 3, 3])
 
@@ -628,6 +629,8 @@ def test_an_entry_of_the_history_for_each_control_and_none_for_a_very_long_text(
     page.evaluate(TYPE, ["long" * 7500])
     page.wait_for_timeout(250)
     expect(page).to_have_url(re.compile(r"\?text=xyz&seed=5$"))
+    page.go_back()
+    expect(page).to_have_url(re.compile(r"\?text=xyz$"))
     page.close()
 
 
