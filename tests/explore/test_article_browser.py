@@ -131,6 +131,9 @@ def test_the_streams_follow_the_word(open_article):
     ask(page, "RICHARD")
     for last in (tied.last, untied.last):
         expect(last.locator("b").first).to_have_text("III")
+    ask(page, "my " * 19 + "king")  # 20 tokens, which are still read at once
+    expect(page.locator(".reading").first).to_contain_text("20 tokens")
+    expect(tied.first.locator("b").first).to_have_text("king")
     # Of a text that is longer than the context, the last tokens are read. The letter has three.
     ask(page, "\u8a9e" * 60 + " lord")
     expect(tied.first.locator("b").first).to_have_text("lord")
@@ -177,7 +180,7 @@ def test_a_word_in_a_later_field_keeps_its_cursor(open_article):
 def test_the_live_lists_are_those_that_stand_in_the_page(open_article):
     """So nothing moves when the script has started, and without it the page is right."""
     without = open_article(java_script_enabled=False)
-    page = open_article()
+    page = open_article(locale="de-DE")  # where 2,399 is written as 2.399
     assert lists(page) == lists(without)
     assert page.inner_text("#followers") == without.inner_text("#followers")
     for name in ("tied-pairs", "untied-pairs", "tied-nats", "untied-nats", "answer"):
@@ -205,6 +208,39 @@ def test_a_word_of_the_reader(open_article):
     expect(signs).to_have_text(["", "", ""])
     expect(page.locator(".stops .own").first).to_have_text("RICHARD")
     expect(page.locator("svg.rows .yours")).to_have_count(2)
+    shown = lists(page)
+    ask(page, "  ")
+    last = "Type a word. What is shown is still that of the last one."
+    assert page.locator(".reading").all_inner_texts() == [last] * len(WITH_FIELDS)
+    assert lists(page) == shown
+    page.locator(".try button", has_text="give").click()
+    values = page.locator(".word").evaluate_all("fields => fields.map(field => field.value)")
+    assert values == ["give"] * len(WITH_FIELDS)
+    expect(page.locator(".stops .own").first).to_have_text("give")
+    expect(page.locator("svg.rows .yours")).to_have_count(2)
+    # Each stop has its list, and the last one that of the whole model.
+    stop = {
+        name: page.inner_text(f".stops [data-words='tied.{name}']")
+        for name in ("raw", "normed", "mlp0", "model")
+    }
+    assert "%" not in stop["raw"]
+    assert stop["normed"] == page.inner_text("#question [data-words='tied.normed']")
+    assert stop["mlp0"] == page.inner_text("#through ol")
+    texts = page.locator(".stream.tied [data-words]").last.locator("b").all_text_contents()
+    model = page.locator(".stops [data-words='tied.model'] b").all_text_contents()
+    assert model == texts
+
+
+def test_a_tap_selects_the_text_and_another_places_the_cursor(open_article):
+    page = open_article()
+    selected = "field => field.selectionEnd - field.selectionStart"
+    for name in (".word >> nth=0", "#total"):
+        field = page.locator(name)
+        length = len(field.input_value())
+        field.click()
+        assert field.evaluate(selected) == length > 0
+        field.click()
+        assert field.evaluate(selected) == 0
 
 
 def test_the_switch_changes_the_model_of_the_third_list(open_article):
@@ -218,6 +254,14 @@ def test_the_switch_changes_the_model_of_the_third_list(open_article):
     assert page.inner_text("#through ol") == tied
     assert tied == page.inner_text(".stops [data-words='tied.mlp0']")
     expect(page.locator("#through.tied [aria-pressed=true]")).to_have_text("tied")
+    # It is the model of the next word, too, and the list is always that of the newest word.
+    ask(page, "lord")
+    page.locator("#through button", has_text="untied").click()
+    of_lord = page.inner_text("#through ol")
+    ask(page, "my")
+    assert page.inner_text("#through ol") == untied
+    ask(page, "lord")
+    assert page.inner_text("#through ol") == of_lord != untied
 
 
 def test_what_is_said_and_drawn_of_a_word(open_article):
@@ -273,8 +317,21 @@ def test_an_arrow_is_moved_by_keys(open_article):
         return handle.get_attribute("aria-valuetext")
 
     assert press() == "1.00 to the right, 0.50 up"
+    ends = [handle.get_attribute(f"aria-value{end}") for end in ("min", "max")]
+    assert ends == ["-1.85", "1.85"]
+    # Arrow keys do not scroll the page, and others do what they do.
+    pressed = """(handle, key) => {
+        const event = new KeyboardEvent("keydown", {key, cancelable: true})
+        handle.dispatchEvent(event)
+        return event.defaultPrevented
+    }"""
+    keys = ("ArrowUp", "ArrowDown", "Tab", "a")
+    assert [handle.evaluate(pressed, key) for key in keys] == [True, True, False, False]
+    name = page.locator("#tied-plane .arrow text").first
+    left = float(name.get_attribute("x"))
     assert press(Left=1, Up=3) == "0.95 to the right, 0.65 up"
     assert handle.get_attribute("aria-valuenow") == "0.95"
+    assert float(name.get_attribute("x")) == pytest.approx(left - 4.5)  # 0.05 of 90 px
     pairs = page.locator("#tied-pairs tbody tr")
     rows = ["New York 1.35 = 1.35 York New", "York City 1.32 = 1.32 City York"]
     rows.append("City New 1.07 = 1.07 New City")
@@ -325,6 +382,23 @@ def test_an_arrow_is_dragged_by_mouse_and_the_best_ones_are_shown(open_article):
     page.mouse.up()
     assert page.inner_text("#tied-nats") != before
     assert page.locator("#tied-pairs .sign").all_inner_texts() == ["=", "=", "="]
+    # Out of the picture: the arrow stays in it, and its name.
+    frame = page.locator("#tied-plane").bounding_box()
+    place = middle(handle)
+    page.mouse.move(**place)
+    page.mouse.down()
+    page.mouse.move(frame["x"] - 100, frame["y"] - 50, steps=4)
+    page.mouse.up()
+    assert handle.get_attribute("aria-valuetext") == "\u22121.85 to the right, 1.85 up"
+    name = page.locator("#tied-plane .arrow text").first.bounding_box()
+    assert frame["x"] <= name["x"]
+    assert name["x"] + name["width"] <= frame["x"] + frame["width"]
+    line = page.locator("#tied-plane .arrow line").first
+    ends = [float(line.get_attribute(end)) for end in ("x2", "y2")]
+    assert ends == pytest.approx([-1.85 * 90, -1.85 * 90])
+    # It is left where it was released.
+    page.mouse.move(frame["x"] + frame["width"] / 2, frame["y"] + frame["height"] / 2)
+    assert handle.get_attribute("aria-valuetext") == "\u22121.85 to the right, 1.85 up"
     page.click("#best")
     best = page.locator(".plane.tied .note b").nth(1).inner_text()
     assert page.inner_text("#tied-nats") == best
@@ -429,6 +503,21 @@ def test_an_arrow_is_dragged_by_its_name(open_article, plane):
     assert page.evaluate("scrollY") == scrolled
 
 
+def test_two_fingers_drag_two_arrows(open_article):
+    page = open_article("#order", **PHONE)
+    page.locator("#untied-plane").scroll_into_view_if_needed()
+    handles = page.locator("#untied-plane .arrow circle").all()[:2]
+    starts = [middle(handle) for handle in handles]
+    ends = [shifted(starts[0], right=-20, down=30), shifted(starts[1], right=15, down=-20)]
+    touch = page.context.new_cdp_session(page)
+    for kind, places in (("touchStart", starts), ("touchMove", ends), ("touchEnd", [])):
+        points = [place | {"id": number} for number, place in enumerate(places)]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    page.wait_for_timeout(100)
+    for handle, end in zip(handles, ends, strict=True):
+        assert middle(handle) == pytest.approx(end, abs=1)
+
+
 def test_of_arrows_that_lie_on_each_other_the_nearest_is_taken(open_article):
     """The best tied arrows overlap: each is taken at its end, and at its name."""
     page = open_article("#order", **PHONE)
@@ -452,6 +541,7 @@ def test_the_first_arrows_come_back(open_article):
         first = ends.evaluate_all("lines => lines.map(line => line.x2.baseVal.value)")
         nats = page.inner_text(f"#{plane}-nats")
         page.click(f"#{button}")
+        page.locator(f"#{plane}-plane .arrow circle").first.press("ArrowLeft")
         assert page.inner_text(f"#{plane}-nats") != nats
         page.click(f"#{plane}-first")
         back = ends.evaluate_all("lines => lines.map(line => line.x2.baseVal.value)")

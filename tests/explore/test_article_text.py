@@ -308,9 +308,13 @@ def test_the_calculator_reads_numbers():
         "50.000": None,  # not 50
         "1.500.000": None,
         "1.125B": 1.125e9,
+        " 2.5t ": 2.5e12,
+        "12,345,678": 12_345_678,
+        "1e3k": 1e6,
         "1,5": None,
         "50 257": None,
         "50,257k": None,
+        "1,50,000": None,
         "-1": None,
         "B": None,
         "1e": None,
@@ -320,8 +324,10 @@ def test_the_calculator_reads_numbers():
     script = "print(input.texts.map(readNumber))"
     answer = run_node(script, ELEMENTS, "cost.js", texts=list(numbers))
     assert answer == list(numbers.values())
-    shown = run_node("print([999, 5e4, 204.8e6, 7e9].map(short))", ELEMENTS, "cost.js")
-    assert shown == ["999", "50.0K", "204.8M", "7.0B"]
+    numbers = {1: "1", 999: "999", 1000: "1.0K", 5e4: "50.0K", 204.8e6: "204.8M", 7e9: "7.0B"}
+    numbers |= {1.5e12: "1.5T", 2e15: "2000.0T"}
+    shown = run_node("print(input.ns.map(short))", ELEMENTS, "cost.js", ns=list(numbers))
+    assert shown == list(numbers.values())
 
 
 @pytest.mark.parametrize(
@@ -339,7 +345,25 @@ def test_the_calculator_reads_numbers():
         ),
         ((50_257, 768, 1e6), "One table of 38.6M numbers is more"),
         ((1, 1, 1e15), "1 numbers. If yours is the tied model"),
-        ((1e8, 1e7, 1e16), "Three numbers"),
+        ((10, 10, 99), "One table of 100 numbers is more than the whole model."),
+        (
+            (10, 10, 100),
+            "100 numbers. If yours is the tied model, a second table would be 50.0 % of the "
+            "untied one. It is not the untied model, which has two tables and is larger.",
+        ),
+        (
+            (10, 10, 200),
+            "100 numbers. If yours is the tied model, a second table would be 33.3 % of the "
+            "untied one. If yours is the untied model, it is 50.0 %.",
+        ),
+        ((1e15, 1, 1e15), "1000.0T numbers. If yours is the tied model"),
+        (
+            (1e8, 1e7, 1e16),
+            "Three numbers are needed, such as 50,000 or 1.5B, of at most 1000T. "
+            "A comma groups three digits; a fraction has a point.",
+        ),
+        ((2, 1e16, 1e16), "Three numbers"),
+        ((2, 0.5, 7e9), "Three numbers"),
         ((1e308, 1e308, 7e9), "Three numbers"),
         ((0.1, 0.1, 1), "Three numbers"),
         ((0, 768, 7e9), "Three numbers"),
@@ -392,8 +416,10 @@ def test_how_often_a_token_occurs():
     counts = FIGURES["tokens"]["counts"]
     ids = [counts.index(0), counts.index(1), counts.index(max(counts))]
     never, once, often = run_words(script, ids=ids, tokens=FIGURES["tokens"])
-    assert "is not in the text" in never
-    assert "occurs once." in once
+    assert never.startswith("“")
+    assert never.endswith("” is not in the text, so the models have learned nothing about it.")
+    followed = r"Most often it is followed by “[^”]+” \(1\)\."
+    assert re.fullmatch(rf"In the text “[^”]+” occurs once\. {followed}", once)
     assert f"occurs {max(counts):,} times." in often
 
 
@@ -404,6 +430,11 @@ def test_a_word_that_is_one_token_in_lower_case_is_named():
     assert queen.endswith("In lower case, “queen” is one token.")
     assert lord == "“lord” is one token."
     assert "lower case" not in name
+    script = "print([6, 7].map(n => readingOf(encode(' my'.repeat(n), tokenizer), tokenizer)))"
+    six, seven = run_words(script)
+    names = "“my” “my” “my” “my” “my”"
+    assert six == f"These are 6 tokens: {names} “my”. A table sees one: the last, “my”."
+    assert seven == f"These are 7 tokens: … {names}. A table sees one: the last, “my”."
 
 
 def test_the_command_line_reads_what_the_calculator_reads():

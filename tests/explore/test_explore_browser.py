@@ -516,6 +516,7 @@ def test_writing_stops(open_page, serve, monkeypatch):
         expect(page.locator("#write")).to_have_text("Write 40 tokens")
         stopped = re.compile(r"^\d+ tokens; stopped")
         expect(page.locator("#written .note").first).to_have_text(stopped)
+        expect(page.locator("#problem")).to_be_hidden()
     write(page)
 
 
@@ -622,6 +623,8 @@ def test_one_tied_model(open_page, serve):
     expect(orange).to_have_count(0)
     expect(page.locator("#matrices")).to_contain_text("--corpus FILE")
     expect(page.locator("#solvedbox")).not_to_be_visible()
+    expect(page.locator("#repair")).not_to_contain_text("In the text")
+    expect(page.locator(".which button")).to_have_count(0)
     before = bars(page).all_inner_texts()
     button(page, "untied: W_U").click()
     expect(page.locator("#flowsays")).to_contain_text("a has no W_U. An untied copy of it")
@@ -643,6 +646,12 @@ def test_a_model_without_layers_has_no_attention(open_page, serve):
     chosen.first.click()
     expect(warning).to_contain_text("this model has no layers")
     expect(page.locator("#attnbox, #heads")).to_have_text(["", ""])
+    show(page, "parts")
+    expect(page.locator("#partsout")).to_have_text(re.compile(r"of all numbers in the table\.$"))
+    expect(page.locator("#partsbox tbody th")).to_have_text(["wte", "wpe", "ln_f.bias"])
+    show(page, "path")  # its first MLP repairs nothing, and no verdict says so
+    expect(page.locator("#repair td")).to_have_count(4 * 4)
+    expect(page.locator("#repair .note")).to_have_count(1)
 
 
 # The address

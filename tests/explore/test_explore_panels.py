@@ -232,7 +232,8 @@ def test_the_end_of_text_token_counts_in_the_bits_and_is_not_shown(models):
     expected = list(tiedgpt.generate(models[0], IDS, 5, seed=0))
     eos = expected[-1]
     written = expected[: expected.index(eos)]
-    model = GPT2(replace(CONFIG, eos_token_id=eos), models[0].parameters)
+    other = next(token for token in range(CONFIG.vocab_size) if token not in expected)
+    model = GPT2(replace(CONFIG, eos_token_id=(other, eos)), models[0].parameters)
     *lines, end = ask(shown_models(model), "generate", ids=IDS, n=9, seed=0)
     assert column(lines) == written
     log_p = np.log(softmax(model([*IDS, *written])[-1]))
@@ -289,8 +290,9 @@ def test_path(asked, corpus, path):
     model, answer = asked
     found = answer("path", path=path)
     tokens = column(found["tokens"])
-    assert len(set(tokens)) == 7
-    assert tokens == sorted(tokens, key=lambda token: len(IDS) - IDS[::-1].index(token))
+    last_to_first = list(dict.fromkeys(IDS[::-1]))
+    assert tokens == last_to_first[:7][::-1]
+    assert len(last_to_first) > 7
     assert found["A"] == close(PATHS[path](model, np.array(tokens))[:, tokens])
     assert np.array_equal(floats_of(found["W_E"]), model.W_E[tokens].ravel())
     assert np.array_equal(floats_of(found["W_U"]), model.W_U.T[tokens].ravel())

@@ -99,8 +99,6 @@ let changedControl = null // the control whose change is not in the history yet
 let entryTimer
 let lastEntry = {}
 function remember(control) {
-	// The change of another control that still waits becomes an entry of its own.
-	if (changedControl && changedControl !== control) writeAddress()
 	clearTimeout(entryTimer)
 	changedControl = control
 	entryTimer = setTimeout(writeAddress, 150) // ms, in which more letters may follow
@@ -204,8 +202,10 @@ export function changed(control, ...names) {
 }
 // Change what the page shows.
 export function set(values, ...names) {
-	Object.assign(state, values)
 	const [control] = Object.keys(values) // the first value names the change in the history
+	// The change of another control that still waits becomes an entry of its own.
+	if (changedControl && changedControl !== control) writeAddress()
+	Object.assign(state, values)
 	changed(control, ...names)
 }
 export const redraw = () => changed(null, ...Object.keys(panels).filter(name => panels[name]))
