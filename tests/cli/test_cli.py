@@ -154,6 +154,10 @@ def test_a_small_share_is_rounded_and_not_to_0(share, shown):
     assert percent(share) == shown
 
 
+def test_a_small_change_has_its_sign():
+    assert (percent(0.0004, sign="+"), percent(-0.0004, sign="+")) == ("+0.0%", "-0.0%")
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_json_has_not_is_null(capsys, number):
     print_json({"a": [number, 1.5], "b": {"c": number}})

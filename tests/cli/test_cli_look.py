@@ -423,8 +423,13 @@ def test_a_column_begins_below_the_one_above_whatever_a_label_has(capsys, label)
 
 @pytest.mark.parametrize(
     ("token", "cut"),
-    [("\u4f60" * 20, "'" + "\u4f60" * 4 + "..."), ("cafe\u0301" * 9, "'cafe\u0301cafe\u0301...")],
-    ids=["chinese", "accents"],
+    [
+        ("\u4f60" * 20, "'" + "\u4f60" * 4 + "..."),
+        ("\u4f60" * 6, "'" + "\u4f60" * 4 + "..."),  # 8 characters with the quotes, 14 columns
+        ("\u4f60" * 5, "'" + "\u4f60" * 5 + "'"),
+        ("cafe\u0301" * 9, "'cafe\u0301cafe\u0301..."),
+    ],
+    ids=["chinese", "6 of chinese", "5 of chinese", "accents"],
 )
 def test_a_token_is_cut_to_columns(token, cut):
     tokenizer = tiedgpt.Tokenizer([], {token: 256})

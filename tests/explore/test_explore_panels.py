@@ -354,7 +354,7 @@ def test_a_text_with_too_few_tokens_is_not_solved(models):
 
 def test_nearest(asked):
     model, answer = asked
-    found = answer("nearest", ids=[1, 40])
+    found = answer("nearest", ids=[1, 40, 2], place=1)
     assert found["token"]["id"] == 40
     for name, rows in {"W_E": model.W_E, "W_U": model.W_U.T}.items():
         tokens, cosines = embeddings.nearest(rows, 40, 8)
