@@ -565,6 +565,11 @@ def hparams(**changes) -> str:
             "models: fetch the file again$",
             id="n_head-2",
         ),
+        pytest.param(
+            hparams(n_embd=4),
+            "n_embd 4 with n_head 1 makes heads of width 4, expected 2 ",
+            id="wide",
+        ),
     ],
 )
 def test_a_wrong_hparams_json_is_refused(openais_model, content, message):
