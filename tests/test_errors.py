@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.checks import deeply_nested_list
 
 from tiedgpt import TiedGPTError
 from tiedgpt.errors import (
@@ -110,20 +111,13 @@ def test_an_error_and_a_warning_are_one_line(text, line):
     assert str(TiedGPTWarning(text)) == line
 
 
-def nested_list():
-    value = []
-    for _ in range(100_000):
-        value = [value]
-    return value
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
         pytest.param("a" * 58, "'" + "a" * 58 + "'", id="60-characters"),
         pytest.param("a" * 59, "'" + "a" * 56 + "...", id="61-characters"),
         pytest.param(10**5000, "a int too long to show", id="many-digits"),
-        pytest.param(nested_list(), "a list too long to show", id="nested"),
+        pytest.param(deeply_nested_list(), "a list too long to show", id="nested"),
     ],
 )
 def test_a_value_in_a_message_has_60_characters_at_most(value, text):

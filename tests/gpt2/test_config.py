@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.checks import deeply_nested_list
 
 from tiedgpt import Config
 from tiedgpt.errors import ConfigError
@@ -29,14 +30,6 @@ GPT2_JSON = {
     "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
     "vocab_size": 50257,
 }
-
-
-def deeply_nested_list():
-    """A list that is nested too deeply to be shown."""
-    value = []
-    for _ in range(100_000):
-        value = [value]
-    return value
 
 
 def test_gpt2s_own_file_is_the_default():

@@ -3,6 +3,7 @@
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,15 @@ def refuses(message: str, function, *arguments, error: type[TiedGPTError] = Chec
         function(*arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+@cache
+def deeply_nested_list() -> list:
+    """A list that is nested too deeply to be shown, or to be written as JSON."""
+    value = []
+    for _ in range(100_000):
+        value = [value]
+    return value
 
 
 def peak_memory(function, *arguments) -> int:

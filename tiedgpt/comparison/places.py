@@ -446,18 +446,18 @@ def trials_of(mistakes: list[Mistake], window: list[str], names: list[str]) -> l
     for number, mistake in enumerate(mistakes):
         places_of[number] = [name for name in names if kind_of(name) in mistake.wrong]
     for scope in Scope:
+        common = COMMON[scope]
         for number, mistake in enumerate(mistakes):
             if mistake.only_everywhere and scope != Scope.EVERYWHERE:
                 continue
             places = places_of[number]
-            for start in window:
-                if start not in places:
-                    continue
-                common = COMMON[scope]
+            starts: dict[Any, str] = {}  # what places have in common -> the first in the window
+            for name in window:
+                if name in places:
+                    starts.setdefault(common(name), name)
+            for shared, start in starts.items():
                 planted = {
-                    name: mistake.wrong[kind_of(name)]
-                    for name in places
-                    if common(name) == common(start)
+                    name: mistake.wrong[kind_of(name)] for name in places if common(name) == shared
                 }
                 sentence = sentence_of(mistake, scope, planted)
                 trial = Trial(start, sentence, mistake.note, scope, planted)

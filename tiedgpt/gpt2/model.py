@@ -160,7 +160,7 @@ class GPT2:
 
     def __init__(self, config: Config, parameters: Parameters) -> None:
         check_parameters(parameters, config)
-        dtypes = sorted({str(array.dtype) for array in parameters.values()})
+        dtypes = sorted(map(str, {array.dtype for array in parameters.values()}))
         if dtypes not in (["float32"], ["float64"]):
             raise ArgumentError(
                 f"parameters must be all float32 or all float64, got {', '.join(dtypes)}"

@@ -130,8 +130,8 @@ def overlap(log_p: np.ndarray, successors: np.ndarray, counts: np.ndarray, k: in
     possible_hits = min(k, counts.size)
     kth_count = np.sort(counts)[-possible_hits]
     most_common = successors[counts >= kth_count]  # more than k if several are equally common
-    is_hit = np.isin(top_k(log_p, k), most_common)
-    return int(is_hit.sum()) / possible_hits
+    hits = set(top_k(log_p, k).tolist()) & set(most_common.tolist())
+    return len(hits) / possible_hits
 
 
 # What a path adds to the token counts
