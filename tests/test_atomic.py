@@ -204,7 +204,7 @@ def test_a_target_that_cannot_be_made_is_refused(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(os, "mkdir", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
     message = refuses("new", write, tmp_path / "new")
     assert message == f"cannot write to {tmp_path / 'new'}: Permission denied"
 
