@@ -201,7 +201,9 @@ def test_a_message_has_the_name_that_was_given(tmp_path, monkeypatch):
 
 
 def test_a_target_that_cannot_be_made_is_refused(tmp_path, monkeypatch):
-    def refuse(*arguments):
+    def refuse(path, parents=False, exist_ok=False):
+        if exist_ok and path.is_dir():  # the directory of the target, which is there
+            return
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
