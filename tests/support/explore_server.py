@@ -6,8 +6,9 @@ begins.
 
 import http.client
 import json
+import socket
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 from support.models import CONFIG, random_model
 from tiedgpt import Tokenizer
@@ -45,6 +46,11 @@ def serving(shown, port=0):
         def serve():
             server.serve()
             server.server_close()  # a request that comes after `quit` is refused, and does not wait
+            # A browser opens connections before it needs them. As at the end of a process, they are
+            # closed.
+            for connection in list(server.strangers):
+                with suppress(OSError):  # it has gone already
+                    connection.shutdown(socket.SHUT_RDWR)
 
         thread = threading.Thread(target=serve)
         thread.start()
