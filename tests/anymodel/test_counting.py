@@ -40,7 +40,8 @@ def test_a_number_by_itself_is_a_parameter():
 def test_all_matrices_are_counted_if_one_has_another_size(widths):
     stored = [tensor(str(number), V, width) for number, width in enumerate(widths)]
     total = V * sum(widths)
-    assert count(stored, None, None) == (total, total)
+    for others, more in (([], 0), ([tensor("norm.weight", D)], D)):
+        assert count(stored, None, None, others=others) == (total + more, total + more)
 
 
 @pytest.mark.parametrize("name_set", [0, 1])

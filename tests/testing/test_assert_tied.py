@@ -958,10 +958,10 @@ def test_a_gpt2_of_ours_in_which_one_use_has_no_gradient():
 
 
 def test_the_batch_of_a_gpt2_of_ours_is_read():
-    V = TINY.vocab_size
-    message = rf"^token id {V} is outside the vocabulary of {V} \(0 to {V - 1}\)$"
+    size = TINY.vocab_size
+    message = rf"^token id {size} is outside the vocabulary of {size} \(0 to {size - 1}\)$"
     with pytest.raises(ArgumentError, match=message):
-        assert_tied(random_model(), batch=[[1, V]])
+        assert_tied(random_model(), batch=[[1, size]])
 
 
 @pytest.mark.parametrize("is_small", [False, True])
