@@ -232,14 +232,7 @@ LONG = "owner/" + 400 * "x"  # it is shown cut
             "adapter_config.json lies beside it without adapter_model.safetensors",
         ),
     ],
-    ids=[
-        "another base",
-        "no base",
-        "a prompt",
-        "more rows",
-        "more tokens",
-        "no weights",
-    ],
+    ids=["another base", "no base", "a prompt", "more rows", "more tokens", "no weights"],
 )
 @pytest.mark.parametrize("flag", [True, False])
 def test_an_adapter_that_transformers_loads_otherwise(
@@ -492,17 +485,6 @@ def test_a_model_whose_matrices_are_not_known_has_no_usual_head(tmp_path):
     assert has_usual_head(model, known, stored)
     assert not has_usual_head(model, known, Matrices([None, None]))
     assert not has_usual_head(model, None, stored)
-
-
-def test_a_bias_for_each_token_may_have_any_name_and_two_axes(tmp_path):
-    """final_logits_bias of BART is [1, V]."""
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    known = read_class(*LLAMA)
-    stored = Matrices([no_values(f"{E}.weight", V, D), None])
-    for name, shape, is_usual in (("final_logits_bias", (1, V), False), ("bias", (D, D), True)):
-        content = safetensors_content({name: np.zeros(shape, np.float32)})
-        (tmp_path / "model.safetensors").write_bytes(content)
-        assert has_usual_head(open_any(str(tmp_path)), known, stored) == is_usual
 
 
 def small_llama(transformers, directory):

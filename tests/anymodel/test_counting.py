@@ -36,10 +36,12 @@ def test_a_number_by_itself_is_a_parameter():
     assert count(both, None, None, others=others) == expected
 
 
-@pytest.mark.parametrize("widths", [(D, 2 * D, D), (D, D, 2 * D), (2 * D, D, D)])
+@pytest.mark.parametrize("widths", [(D, 2 * D), (D, 2 * D, D), (D, D, 2 * D), (2 * D, D, D)])
 def test_all_matrices_are_counted_if_one_has_another_size(widths):
     stored = [tensor(str(number), V, width) for number, width in enumerate(widths)]
-    assert count(stored, None, None) == (4 * V * D, 4 * V * D)
+    total = V * sum(widths)
+    for others, more in (([], 0), ([tensor("norm.weight", D)], D)):
+        assert count(stored, None, None, others=others) == (total + more, total + more)
 
 
 @pytest.mark.parametrize("name_set", [0, 1])

@@ -391,13 +391,6 @@ def test_a_size_that_is_not_a_whole_number_above_0_is_named(name):
             assert str(caught.value) == sentence
 
 
-def test_matrices_of_different_sizes_are_counted_both():
-    both = matrices.Matrices([tensor(E, V, D), tensor(H, V, 2 * D)])
-    tensors = named(*both.tensors, tensor("norm.weight", D))
-    numbers = counting.count_stored(tensors, both, None)
-    assert numbers["tied"]["total"] == numbers["untied"]["total"] == 3 * V * D + D
-
-
 def test_a_bias_by_two_names_is_one_if_tied_and_two_if_untied():
     embedding = tensor("bert.embeddings.word_embeddings.weight", V, D)
     bias = tensor("cls.predictions.bias", V)
@@ -463,19 +456,6 @@ def test_a_flag_or_a_kind_at_a_place_that_was_not_measured_is_named():
     assert ties.other_nested_kinds(config, colqwen2) == {"vlm_config.text_config": "xyz"}
     sentence = f"{colqwen2.name} was not measured with a vlm_config.text_config of kind 'xyz'"
     assert ties.place_not_measured(config, colqwen2) == sentence
-
-
-@pytest.mark.parametrize("architectures", [{}, {"architectures": None}, {"architectures": []}])
-def test_a_config_without_a_class_has_the_usual_one(architectures):
-    assert kinds.model_class({"model_type": "llama", **architectures}) == LLAMA
-
-
-@pytest.mark.parametrize(
-    ("reading", "words"),
-    [("a0?", "random"), ("??", "random"), ("a0a", "tied"), ("a?a", "random head"), (None, None)],
-)
-def test_readings_in_words(reading, words):
-    assert kinds.in_words(reading) == words
 
 
 # The hub
@@ -619,7 +599,9 @@ def test_json_that_only_python_writes_is_read_from_the_hub():
     ("name", "shape", "is_usual"),
     [
         ("lm_head.bias", (V,), False),
+        ("final_logits_bias", (1, V), False),  # of BART
         ("model.norm.bias", (D,), True),
+        ("bias", (D, D), True),
         ("model.layers.0.bias", (V,), True),
         ("model.norm.weight", (V,), True),
     ],
@@ -675,6 +657,17 @@ def test_the_verdict_of_a_report():
     assert verdict_of(flag=without, tensors=0) == "tied"
 
 
+def test_a_head_that_differs_and_that_all_versions_read_is_untied():
+    """A version without the class drops the head only if the flag says tied."""
+    untied = {"holds": "different", "transformers": "untied"}
+    without_4 = replace(LLAMA, versions=("5",))
+    for known in (None, LLAMA, without_4):
+        assert verdict_of(**untied, transformers4="untied", known=known) == "untied"
+    for tied, expected in ((True, "not known"), (None, "untied"), (False, "untied")):
+        flag = {"class_without_head": None, "tied": tied}
+        assert verdict_of(**untied, transformers4=None, flag=flag, known=without_4) == expected
+
+
 @pytest.mark.parametrize(
     ("one", "other", "shares"),
     [
@@ -704,15 +697,6 @@ def mends_of(known, config, state, *names):
         name_set=0,
     )
     return mends.find_mends(known, config, "t" if config[ties.FLAG] else "f", names, found, state)
-
-
-def test_a_second_bias_is_written_only_if_it_is_missing():
-    bias, second = "cls.predictions.bias", "cls.predictions.decoder.bias"
-    config = {ties.FLAG: True}
-    for names, is_written in (((bias,), True), ((bias, second), False), ((second,), False)):
-        [flag, *_] = mends_of(BERT, config, "ab", *names)
-        assert flag["flags"] == {"": False}
-        assert (f'tensors["{second}"]' in flag["python"]) == is_written
 
 
 def test_a_head_alone_is_renamed_if_no_other_tensor_would_have_to_be():
@@ -1020,6 +1004,8 @@ def test_another_flag_of_a_tie_has_the_value_that_was_measured():
         ("a000", "a...", "reads what is there"),
         ("a0", "aa", "ties the head"),
         ("aa", "aa", "keeps the head apart"),
+        ("abcd", "abcd", "keeps the head apart"),
+        ("a0cd", "aacd", "ties the head"),
     ],
 )
 def test_what_a_reader_that_loses_nothing_does(reading, state, words):

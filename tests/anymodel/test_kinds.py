@@ -114,6 +114,7 @@ def test_a_reading_that_was_not_measured_is_none():
 def test_the_class_that_reads_a_model():
     for kind, classes, name in (
         ("gpt2", None, "GPT2LMHeadModel"),  # of two
+        ("gpt2", [], "GPT2LMHeadModel"),
         ("aria", [], "AriaForConditionalGeneration"),  # the only one
         ("albert", None, None),  # AutoModelForCausalLM takes none of two
         ("gpt2", ["GPT2DoubleHeadsModel"], "GPT2DoubleHeadsModel"),
@@ -127,7 +128,7 @@ def test_the_class_that_reads_a_model():
     ):
         known = kinds.model_class({"model_type": kind, "architectures": classes})
         assert (known and known.name) == name, (kind, classes)
-    assert kinds.model_class({"model_type": "gpt2"}).name == "GPT2LMHeadModel"
+    assert kinds.model_class({"model_type": "llama"}) is LLAMA
     assert kinds.model_class({}) is None
 
 
@@ -157,8 +158,13 @@ def test_what_is_read_by_the_rule():
         assert {state: kinds.by_rule(tied, state) for state in readings} == readings
 
 
-def test_a_reading_of_four_matrices_in_words():
+def test_a_reading_in_words():
     words = {
+        None: None,
+        "??": "random",
+        "a0?": "random",
+        "a?a": "random head",
+        "a0a": "tied",
         "a00?": "random",
         "a0?a": "random",
         "a?1b": "random",

@@ -34,11 +34,6 @@ def told(mend):
     return mend["flags"], mend["text"].split("\n")[0], mend["python"].split("\n")[3:-2]
 
 
-def rule(**readings):
-    """Readings by flags: "n" stands for no flag."""
-    return {"-" if flags == "n" else flags: by_state for flags, by_state in readings.items()}
-
-
 def test_a_head_that_is_removed_is_named_as_in_the_file():
     known = kinds.read_class("llava", "LlavaForConditionalGeneration")
     assert known.names[1][1] != known.names[0][1]
@@ -68,7 +63,8 @@ def test_two_flags_are_written_with_their_value():
 def test_one_matrix_is_more_likely_a_tied_model(state):
     """Each reader reads all with either flag, and the versions differ without one."""
     tied, untied = {state: "a0"}, {state: "ab"}
-    of_4, of_5 = rule(t=tied, f=tied, n=tied), rule(t=tied, f=tied, n=untied)
+    of_4 = {"t": tied, "f": tied, "-": tied}
+    of_5 = {"t": tied, "f": tied, "-": untied}
     known = replace(BERT, names=(BERT.names[0],), rules={"4": [of_4], "5": [of_5]})
     first, *_ = mends_of(known, "-", state)
     assert first["flags"] == {"": True}
@@ -83,6 +79,7 @@ BIAS, SECOND = "cls.predictions.bias", "cls.predictions.decoder.bias"
 )
 def test_a_second_bias_is_copied_from_one_that_is_there(others, is_written):
     first, *_ = mends_of(BERT, "t", "ab", others=others)
+    assert first["flags"] == {"": False}
     assert told(first)[2] == ([f'tensors["{SECOND}"] = tensors["{BIAS}"].clone()'] * is_written)
 
 

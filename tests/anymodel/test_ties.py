@@ -46,6 +46,10 @@ def write_class(directory, known, state, fields, name_set=0, more=None):
     return write(directory, config, arrays | (more or {}))
 
 
+def class_of(name):
+    return next(known for known in kinds.all_classes() if known.name == name)
+
+
 def report_of(path):
     return tie_report("model", open_any(str(path)))
 
@@ -239,7 +243,11 @@ def test_all_files_of_an_index_were_read(tmp_path):
 
 
 def test_a_folder_without_weights_and_without_config_json_is_refused(tmp_path):
-    refuses(str(tmp_path), report_of, tmp_path)
+    message = refuses("is not a checkpoint", report_of, tmp_path)
+    assert message == (
+        f"{tmp_path} is not a checkpoint: it has neither model.safetensors nor "
+        "model.safetensors.index.json (see weights/README.md, Checkpoints of other programs)"
+    )
 
 
 # Parameters
@@ -285,7 +293,7 @@ def test_a_head_with_other_rows_that_is_not_stored_is_not_counted(
     tmp_path, rows, state, is_counted
 ):
     """Inkling's head may have fewer rows than its embedding."""
-    known = next(known for known in kinds.all_classes() if known.name == "Inkling2ForCausalLM")
+    known = class_of("Inkling2ForCausalLM")
     path = write_class(tmp_path, known, state, {FLAG: False, "unpadded_vocab_size": rows})
     assert (report_of(path)["parameters"] is not None) == is_counted
 
@@ -332,24 +340,6 @@ def test_all_tensors_that_may_be_the_head_are_named(tmp_path):
     assert report["unclear"] == ["other.weight", "table.weight"]
 
 
-def test_two_versions_that_read_a_head_that_differs_agree():
-    report = {
-        "conflict": "",
-        "flag": {"class_without_head": None, "tied": True},
-        "tensors": 2,
-        "holds": "different",
-        "transformers4": "untied",
-        "transformers": "untied",
-    }
-    assert ties.verdict(report, None) == ties.verdict(report, LLAMA) == "untied"
-    assert ties.verdict(report, replace(LLAMA, versions=("5",))) == "untied"
-    # A version without the class drops the head only if the flag says tied.
-    report["transformers4"] = None
-    for tied, verdict in ((True, "not known"), (None, "untied"), (False, "untied")):
-        report["flag"]["tied"] = tied
-        assert ties.verdict(report, replace(LLAMA, versions=("5",))) == verdict
-
-
 ROBERTA = kinds.read_class("roberta", "RobertaForMaskedLM")
 GEMMA3_TEXT = kinds.read_class("gemma3_text", "Gemma3ForCausalLM")
 SIZES = {"vocab_size": V, "hidden_size": D}
@@ -357,10 +347,6 @@ FLAT = (
     "config.json has hidden_size and no text_config: Gemma3ForConditionalGeneration was measured "
     "with hidden_size in text_config alone"
 )
-
-
-def class_of(name):
-    return next(known for known in kinds.all_classes() if known.name == name)
 
 
 def test_what_was_not_measured_at_its_place():
@@ -607,7 +593,7 @@ def test_the_copies_of_matrices_that_cannot_be_compared_waste_nothing_that_is_kn
 
 
 def test_the_first_copy_is_the_one_that_is_not_wasted():
-    sizes = (V, V // 2)  # one copy in two shapes of a file, which another program wrote
+    sizes = (V, V // 2)  # two copies of unequal size, so that it matters which one is the first
     stored = [tensor(str(rows), start=rows << 20, rows=rows) for rows in sizes]
     assert ties.wasted_bytes(matrices.Matrices(stored), "aa") == 4 * D * sizes[1]
 
@@ -670,8 +656,3 @@ def test_a_bias_that_is_no_parameter_of_its_own_may_differ(tmp_path):
     biases["cls.predictions.decoder.bias"] = np.ones(V, np.float32)
     report = report_of(write_class(tmp_path, known, "a.", {FLAG: True}, more=biases))
     assert report["parameters"]["tied"]["total"] == V * D + V
-
-
-def test_a_reader_of_four_matrices_keeps_the_head_apart():
-    assert ties.what_is_kept("abcd", "abcd") == "keeps the head apart"
-    assert ties.what_is_kept("a0cd", "aacd") == "ties the head"

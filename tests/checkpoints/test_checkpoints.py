@@ -321,10 +321,10 @@ def test_a_checkpoint_that_says_untied_with_a_copy_of_wte_is_loaded_untied(copie
 def test_a_checkpoint_that_says_untied_without_a_matrix_is_refused(no_head):
     path = no_head("untied")
     message = (
-        f'^{path}: config.json says "tie_word_embeddings": false but there is no lm_head.weight; '
-        'load it with head "tied", or "untied" to start from a copy of wte.T$'
+        f'{path}: config.json says "tie_word_embeddings": false but there is no lm_head.weight; '
+        'load it with head "tied", or "untied" to start from a copy of wte.T'
     )
-    refuses(message, tiedgpt.load_model, path)
+    refuses(f"^{re.escape(message)}$", tiedgpt.load_model, path)
 
 
 @pytest.mark.parametrize("head_of_config", ["tied", "untied"])
@@ -361,10 +361,10 @@ def test_another_head_beside_the_model_is_left_out_with_one_warning(tmp_path, mo
     more = {other: np.ones(3, np.float32), "transformer.classifier.bias": np.ones(2, np.float32)}
     write_tensors(tmp_path, model.parameters | more)
     message = (
-        f"^{tmp_path}: {', '.join(more)}: of another head than the one that predicts tokens, so it "
-        "is not used$"
+        f"{tmp_path}: {', '.join(more)}: of another head than the one that predicts tokens, so it "
+        "is not used"
     )
-    with pytest.warns(TiedGPTWarning, match=message) as caught:
+    with pytest.warns(TiedGPTWarning, match=f"^{re.escape(message)}$") as caught:
         assert_same(tiedgpt.load_model(tmp_path), model)
     assert [warning.filename for warning in caught] == [__file__]
     write_tensors(tmp_path, model.parameters | {f"x{other}": more[other]})
@@ -470,7 +470,7 @@ def test_the_configuration_is_read_beside_weights_that_are_wrong(tmp_path, model
 def test_a_file_that_is_wrong_is_named(tmp_path, model, file, content, message):
     write_tensors(tmp_path, model.parameters)
     (tmp_path / file).write_bytes(content)
-    refuses(f"^{tmp_path / file}: .*{message}", tiedgpt.load_model, tmp_path)
+    refuses(f"^{re.escape(str(tmp_path / file))}: .*{message}", tiedgpt.load_model, tmp_path)
 
 
 def test_a_file_hparams_json_beside_config_json_does_not_count(tmp_path, model):
@@ -495,13 +495,13 @@ def test_a_text_file_that_is_too_large(tmp_path, model):
     size = 2**40  # bytes, which take no room on the disk
     os.truncate(tmp_path / "config.json", size)
     most = 2**25
-    message = f"^{tmp_path}/config.json: {size} bytes; expected at most {most}$"
-    refuses(message, tiedgpt.load_model, tmp_path)
+    message = f"{tmp_path}/config.json: {size} bytes; expected at most {most}"
+    refuses(f"^{re.escape(message)}$", tiedgpt.load_model, tmp_path)
     write_config(tmp_path, SMALL)
     (tmp_path / "merges.txt").touch()
     os.truncate(tmp_path / "merges.txt", most + 1)
-    message = f"^{tmp_path}/merges.txt: {most + 1} bytes; expected at most {most}$"
-    refuses(message, tiedgpt.load_tokenizer, tmp_path)
+    message = f"{tmp_path}/merges.txt: {most + 1} bytes; expected at most {most}"
+    refuses(f"^{re.escape(message)}$", tiedgpt.load_tokenizer, tmp_path)
 
 
 FORMATS = r" \(see weights/README\.md, Checkpoints of other programs\)$"  # the end of a message
@@ -549,7 +549,7 @@ def test_the_error_says_what_to_do_with_weights_of_another_format(run, tmp_path,
     (tmp_path / name).write_bytes(b"\xb6\xd7\x34\1")
     message = re.escape(f"{name} {WEIGHTS_OF_OTHERS[name]} {SEE}")
     if name != "model_124M.bin":
-        refuses(rf"^{tmp_path}/{message}$", tiedgpt.load_model, tmp_path / name)
+        refuses(f"^{re.escape(str(tmp_path))}/{message}$", tiedgpt.load_model, tmp_path / name)
     refuses(rf"no config\.json \({message}\)$", tiedgpt.load_model, tmp_path)
     write_tensors(tmp_path, random_model().parameters)
     (tmp_path / "model.safetensors").unlink()
@@ -571,8 +571,8 @@ def test_the_error_says_what_to_do_with_weights_of_another_format(run, tmp_path,
 )
 def test_for_one_of_several_files_the_error_asks_for_the_directory(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
-    message = f"^{tmp_path / name} is one of several files of a model; give their directory$"
-    refuses(message, tiedgpt.load_model, tmp_path / name)
+    message = f"{tmp_path / name} is one of several files of a model; give their directory"
+    refuses(f"^{re.escape(message)}$", tiedgpt.load_model, tmp_path / name)
 
 
 def test_a_directory_is_not_advised_in_its_own_place(tmp_path):
@@ -690,8 +690,8 @@ def test_quantised_weights_are_named(tmp_path, model, program):
     write_tensors(tmp_path, tensors)
     sentence = "the weights are quantised, which is not read: load the model that"
     our_name = name[name.index("h.0") :]
-    message = f"^{tmp_path}: has '{our_name}', so {sentence} they were made from$"
-    refuses(message, tiedgpt.load_model, tmp_path)
+    message = f"{tmp_path}: has '{our_name}', so {sentence} they were made from"
+    refuses(f"^{re.escape(message)}$", tiedgpt.load_model, tmp_path)
     refuses(sentence, tiedgpt.from_state_dict, tensors, None, SMALL, error=ArgumentError)
     for field in ("quantization_config", "quantization"):
         config_json = SMALL.to_json() | {field: config}
@@ -902,8 +902,9 @@ def test_the_newest_checkpoint_of_a_training_is_named(tmp_path):
     for name in ("checkpoint-500", "checkpoint-1000", "checkpoint-best", "checkpoint-²"):
         (tmp_path / name).mkdir()
     (tmp_path / "checkpoint-2000").touch()
-    message = "it holds checkpoints of a training: give one of them, such as"
-    refuses(rf"\({message} {tmp_path}/checkpoint-1000\)$", tiedgpt.load_model, tmp_path)
+    latest = tmp_path / "checkpoint-1000"
+    message = f"(it holds checkpoints of a training: give one of them, such as {latest})"
+    refuses(f"{re.escape(message)}$", tiedgpt.load_model, tmp_path)
 
 
 SHARD = "{} is one of several files: get {}.index.json, which lists them, too"
@@ -1059,16 +1060,19 @@ def test_an_index_that_names_a_file_that_cannot_be_read(tmp_path, model, kind):
         "fifo": "is not a regular file",
         "missing": "cannot be read: No such file or directory",
     }
-    message = f"^{tmp_path / kind}.safetensors: {reason[kind]}$"
-    refuses(message, tiedgpt.load_model, tmp_path)
+    message = f"{tmp_path / kind}.safetensors: {reason[kind]}"
+    refuses(f"^{re.escape(message)}$", tiedgpt.load_model, tmp_path)
 
 
 def test_a_tensor_that_is_in_another_file_than_the_index_says(tmp_path, model):
     """wte is in a.safetensors, but the index says b.safetensors."""
     write_shards(tmp_path, model)
     write_index(tmp_path, {**read_weight_map(tmp_path), "wte.weight": "b.safetensors"})
-    message = "it and the files do not agree on tensor 'wte.weight' in a.safetensors"
-    refuses(f"^{tmp_path}/model.safetensors.index.json: {message}$", tiedgpt.load_model, tmp_path)
+    message = (
+        f"{tmp_path}/model.safetensors.index.json: it and the files do not agree on tensor "
+        "'wte.weight' in a.safetensors"
+    )
+    refuses(f"^{re.escape(message)}$", tiedgpt.load_model, tmp_path)
 
 
 def test_a_tensor_that_is_in_the_index_but_in_no_file(tmp_path, model):

@@ -8,6 +8,7 @@ data_offsets, between which the tensor's values are in the data.
 import io
 import json
 import mmap
+import re
 from pathlib import Path
 
 import numpy as np
@@ -580,7 +581,7 @@ def test_a_byte_order_mark_is_dropped_with_a_warning():
 def test_a_file_is_mapped_unless_it_is_empty(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"")
-    refuses(f"^{path}: the file is empty$", map_file, path)
+    refuses(f"^{re.escape(str(path))}: the file is empty$", map_file, path)
     path.write_bytes(b"a")
     memory = map_file(path)
     memory[0] = ord("b")  # in this process alone

@@ -84,7 +84,7 @@ def test_rounding_is_that_of_the_largest_number_though_it_is_negative():
     exact = np.array([[-8.0, np.inf], [1.0, np.nan]])
     eps = np.finfo(np.float32).eps
     assert tolerance_of(exact, exact) == pytest.approx(16 * 8 * eps, rel=1e-6)
-    assert tolerance_of(exact, exact + 0.5) == 8
+    assert tolerance_of(exact, exact + 0.5) == 16 * 0.5
 
 
 def test_arrays_without_a_number_agree():
@@ -111,16 +111,21 @@ def test_digits_are_those_of_numbers_that_are_no_zero_inf_or_nan():
     assert digits_of(np.append(numbers, others) * 1e-4) == (3, "digits")
 
 
-def test_one_to_six_digits_of_ten_numbers_are_few():
-    """But not those of whole numbers, halves, quarters and so on."""
+def test_one_to_six_digits_are_few():
     rng = np.random.default_rng(0)
     for count in range(1, 8):
         low, high = (2.0, 90.0) if count == 1 else (0.2, 0.9)
         numbers = rng.uniform(low, high, size=40).round(count)
         assert digits_of(numbers) == ((count, "decimals") if count < 7 else None)
+
+
+def test_ten_different_numbers_tell_how_many_digits_there_are():
     ten = np.linspace(0.11, 0.29, 10)
     assert digits_of(np.append(ten, ten)) == (2, "decimals")
     assert digits_of(np.append(ten[1:], ten[1:])) is None
+
+
+def test_whole_numbers_and_their_halves_and_quarters_are_not_rounded():
     for unit in (1, 2, 4, 64):
         assert digits_of(np.arange(1.0, 30.0) / unit) is None
 
@@ -135,7 +140,8 @@ def test_few_digits_are_told_with_half_a_unit_of_the_last_one():
     ours = np.random.default_rng(0).uniform(2.0, 9.0, size=12)
     decimals = few_digits(ours.round(2), ours, tolerance=0.004)
     assert decimals == ("yours has no more than 2 decimals: print more", pytest.approx(0.005))
-    small = np.append(1e-4 * ours, np.inf)  # of the size 0.0005: three digits are 7 decimals
+    # The largest is near 0.0009: the third of its digits is the sixth decimal.
+    small = np.append(1e-4 * ours, np.inf)
     digits = few_digits(np.append(1e-4 * ours.round(2), np.inf), small, tolerance=1e-9)
     assert digits == ("yours has no more than 3 digits: print more", pytest.approx(5e-7))
     for theirs, right, tolerance in (

@@ -127,6 +127,7 @@ def test_two_mistakes_are_named_in_the_order_in_which_to_correct_them(name, give
         # The logits do not tell an epsilon of 1e-8 from 0: both are named, the nearer one first.
         # Which one that is depends on the processor's rounding.
         *of_epsilon, of_gelu = report.diagnosis
+        assert ["or yours" in line for line in of_epsilon] == [False, True]
         assert sorted(line.replace("or yours", "yours") for line in of_epsilon) == [
             "attn.0.in: yours has a layer norm with epsilon 1e-08, everywhere",
             OF_TWO[0],

@@ -329,15 +329,14 @@ def test_an_entry_that_is_no_matrix_is_no_second_embedding():
 
 
 def test_rows_that_pad_a_matrix_that_is_wider_than_long():
-    for rows in (8, 9, 7, 6):
-        more = np.ones((rows, D * 3), np.float32)
-        for each in (more, more.T.copy()):
-            entries = {WTE: np.ones((8, D * 3), np.float32), "more.weight": each}
-            if rows == 6:
-                assert tie_of(entries).kind == "embedding"
-                continue
+    """Beside an embedding of 8 rows, one of 7 to 9 rows may be the head, and one of 6 is not."""
+    wide = np.ones((10, 3 * D), np.float32)
+    for rows in (7, 8, 9):
+        for more in (wide[:rows].copy(), wide[:rows].T.copy()):
             with pytest.raises(TiedGPTError, match="may be the output matrix"):
-                tie_of(entries)
+                tie_of({WTE: wide[:8].copy(), "more.weight": more})
+    for more in (wide[:6].copy(), wide[:6].T.copy()):
+        assert tie_of({WTE: wide[:8].copy(), "more.weight": more}).kind == "embedding"
 
 
 def test_the_name_of_a_head_may_be_given_for_the_embedding():
