@@ -65,7 +65,10 @@ def test_ctrl_c_before_and_after_the_program(monkeypatch, is_ignored):
 
 
 class FirstImport:
-    """The finder of modules that is asked first. It notes what is so when cli is imported."""
+    """A finder of modules that is asked before the others.
+
+    When cli is imported, it notes the setting of OpenBLAS and what Ctrl-C does.
+    """
 
     def __init__(self):
         self.seen = []

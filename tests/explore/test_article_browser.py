@@ -513,7 +513,6 @@ def test_two_fingers_drag_two_arrows(open_article):
     for kind, places in (("touchStart", starts), ("touchMove", ends), ("touchEnd", [])):
         points = [place | {"id": number} for number, place in enumerate(places)]
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    page.wait_for_timeout(100)
     for handle, end in zip(handles, ends, strict=True):
         assert middle(handle) == pytest.approx(end, abs=1)
 
