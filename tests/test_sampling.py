@@ -113,7 +113,7 @@ def test_the_k_likeliest_of_many_tokens_are_kept(k):
     assert np.flatnonzero(p).tolist() == sorted(np.argsort(logits)[-k:])
 
 
-@pytest.mark.parametrize("top_p", [0, 1e-300])
+@pytest.mark.parametrize("top_p", [0, 1e-300, np.float32(0)])
 def test_the_least_top_p_keeps_one_of_several_equal_tokens(top_p):
     """Rounding may make the probability of each of V tokens a little less than 1 / V."""
     for V in range(1, 200):
@@ -125,6 +125,17 @@ def test_the_least_top_p_keeps_one_of_several_equal_tokens(top_p):
 
 TEXT = [3, 5, 5, 40, 3]  # the tokens whose logits a penalty lowers
 LOGITS = np.random.default_rng(1).normal(0, 3, 101).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_top_p_of_numpy_is_as_one_of_python(dtype):
+    """The rest of the probability is divided by thousands of tokens, less than a float16 can be."""
+    logits = np.zeros(50_000)
+    logits[0] = np.log(49_000)
+    kept = Sampling(top_p=dtype(0.5)).probabilities(logits)
+    expected = Sampling(top_p=0.5).probabilities(logits)
+    np.testing.assert_array_equal(kept, expected)
+    assert np.count_nonzero(kept) > 1
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -326,7 +326,7 @@ class Sampling:
         np.exp(p, out=p)
         p /= p.sum()
         if self.top_p is not None and self.top_p < 1:
-            drop_unlikely(p, self.top_p)
+            drop_unlikely(p, float(self.top_p))  # a float32 would round 1 - top_p
             p /= p.sum()
         if self.min_p is not None:
             p[p < self.min_p * p.max()] = 0
