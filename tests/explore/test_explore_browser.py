@@ -583,6 +583,8 @@ def test_a_server_that_has_stopped(open_page, serve, by):
     """The page says so, and keeps what it shows."""
     with serving(shakespeare()) as server:
         page = open_page(server, allowed_errors=["Failed to load", "ERR_"])
+        # The process of a server ends without its last answers. The threads of this one do not.
+        page.wait_for_load_state("networkidle")
         shown = bars(page).all_inner_texts()
         if by == "button":
             page.click("#quit")
